@@ -1,0 +1,70 @@
+// A device and the one thread that runs its work, first in, first out.
+//
+// The thread takes everything queued at once and runs it task by task; it sleeps when there is nothing. A task is started
+// (Issue) and later finished (Finish), when its result may be read by the host. On a device that computes at once (cpu,
+// sim) a task is finished right after it was issued; a device with asynchronous streams is synchronised once for a batch.
+// Threads: Push from any thread. Tasks run on the queue's thread, and must not block on other tasks of any queue.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/base/mutex.h"
+#include "server/device/device.h"
+
+namespace devserver {
+
+class DeviceTask {
+ public:
+  virtual ~DeviceTask() = default;
+  // Starts the work on `device` and lets go of what only the work needed (its inputs). Returns false if nobody will ever
+  // look at the result, so that Finish need not be called.
+  virtual bool Issue(Device& device) = 0;
+  // The result is there (`synchronized` OK) or the device failed.
+  virtual void Finish(const absl::Status& synchronized) = 0;
+};
+
+class DeviceQueue {
+ public:
+  // Starts the thread. `device` is owned.
+  explicit DeviceQueue(std::unique_ptr<Device> device);
+  // Finishes what is queued, then joins the thread.
+  ~DeviceQueue();
+  DeviceQueue(const DeviceQueue&) = delete;
+  DeviceQueue& operator=(const DeviceQueue&) = delete;
+
+  Device& device() const { return *device_; }
+  const std::string& name() const { return device_->properties().name; }
+
+  // Not bounded here: sessions bound their commands in flight (session/limits.h), and there is a bound on sessions.
+  void Push(std::shared_ptr<DeviceTask> task);
+  // Waits until everything pushed before has finished. Never on the queue's own thread.
+  void Drain();
+
+  uint64_t queued() const { return queued_.load(std::memory_order_relaxed); }
+
+ private:
+  void Loop();
+  void RunBatch(std::vector<std::shared_ptr<DeviceTask>>& batch);
+  void FinishIssued();
+
+  // Constant after construction.
+  const std::unique_ptr<Device> device_;
+  std::atomic<uint64_t> queued_ = 0;  // A count for people; orders nothing.
+  // Guarded by mu_.
+  Mutex mu_;
+  CondVar wake_;
+  std::vector<std::shared_ptr<DeviceTask>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  // Touched only by the queue thread.
+  std::vector<std::shared_ptr<DeviceTask>> issued_;
+
+  std::thread thread_;
+};
+
+}  // namespace devserver
