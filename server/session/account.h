@@ -1,0 +1,64 @@
+// What a session may use and does use. Shared by the session and its tensors: work that is still queued when a session is
+// closed keeps its account alive until the last buffer is back.
+// Thread safety: any thread; all counters are atomic and order nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/session/limits.h"
+
+namespace devserver {
+
+class Account {
+ public:
+  Account(std::string session_name, const Limits& limits, size_t device_count);
+
+  // ResourceExhausted (kQuota, with asked, used and limit) if the session's byte quota would be exceeded.
+  absl::Status ReserveBytes(size_t device_index, uint64_t size_bytes);
+  void ReleaseBytes(size_t device_index, uint64_t size_bytes);
+  uint64_t bytes_on(size_t device_index) const {
+    return bytes_by_device_[device_index].load(std::memory_order_relaxed);
+  }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+
+  // Commands that were accepted and have not finished.
+  void CommandsStarted(uint64_t count) { in_flight_.fetch_add(count, std::memory_order_relaxed); }
+  void CommandFinished() {
+    in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    done_.fetch_add(1, std::memory_order_relaxed);
+  }
+  uint64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
+  uint64_t done() const { return done_.load(std::memory_order_relaxed); }
+
+  // The transfer ledger: copies between devices that finished.
+  void AddCopy(uint64_t size_bytes, double measured_seconds, double simulated_seconds);
+  uint64_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
+  double copy_seconds_measured() const { return copy_measured_.load(std::memory_order_relaxed); }
+  double copy_seconds_simulated() const { return copy_simulated_.load(std::memory_order_relaxed); }
+
+  // Set once when the session is closed; queued work that sees it does not start.
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+  const std::string& session_name() const { return session_name_; }
+
+ private:
+  // Constant after construction.
+  const std::string session_name_;
+  const uint64_t bytes_limit_;
+  const std::unique_ptr<std::atomic<uint64_t>[]> bytes_by_device_;
+
+  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<uint64_t> in_flight_ = 0;
+  std::atomic<uint64_t> done_ = 0;
+  std::atomic<uint64_t> copied_bytes_ = 0;
+  std::atomic<double> copy_measured_ = 0;
+  std::atomic<double> copy_simulated_ = 0;
+  std::atomic<bool> cancelled_ = false;
+};
+
+}  // namespace devserver
