@@ -1,8 +1,8 @@
 // The daemon's configuration: what deploy/devserverd.toml explains key by key.
 //
-// Files come from outside: ParseConfig checks every value against its range and names file, line, key and cure. Behind it
-// a ServerConfig is trusted, but for what concerns several keys at once or flags too: CheckConfig, called once at the end.
-// Thread safety: plain values and pure functions.
+// Files come from outside: ParseConfig checks every value against its range and names file, line,
+// key and cure. Behind it a ServerConfig is trusted, but for what concerns several keys at once or
+// flags too: CheckConfig, called once at the end. Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,10 @@ struct ServerConfig {
   std::string unix_socket;  // absolute path; empty: none
   bool insecure = false;    // allow addresses that other machines can reach
 
-  uint64_t cpu_memory_bytes = 0;   // cpu:0's limit; 0: host_memory_bytes
-  uint64_t cpu_threads = 0;        // of cpu:0; 0: one per core
-  uint64_t host_memory_bytes = 0;  // of cpu:0 and all simulated devices together; 0: 80 % of the machine's RAM
+  uint64_t cpu_memory_bytes = 0;  // cpu:0's limit; 0: host_memory_bytes
+  uint64_t cpu_threads = 0;       // of cpu:0; 0: one per core
+  uint64_t host_memory_bytes =
+      0;  // of cpu:0 and all simulated devices together; 0: 80 % of the machine's RAM
   uint64_t pool_cache_bytes = uint64_t{2} << 30;  // freed blocks that each device keeps for reuse
 
   // Simulated GPUs, all of one model.
@@ -41,18 +42,19 @@ struct ServerConfig {
   std::string log_level = "info";  // trace, debug, info, warn, error, off
 };
 
-inline constexpr size_t kConfigBytesMax = size_t{1} << 20;  // A config file that is larger is something else.
+inline constexpr size_t kConfigBytesMax = size_t{1}
+                                          << 20;  // A config file that is larger is something else.
 
-// INVALID_ARGUMENT: "SOURCE:LINE: " and what is wrong there: bad TOML, an unknown key (with the nearest known one), a value
-// of the wrong type or out of its range. Keys that are left out keep their defaults. Sizes may be written "16GiB", times
-// "30s", "15min", "8h".
+// INVALID_ARGUMENT: "SOURCE:LINE: " and what is wrong there: bad TOML, an unknown key (with the
+// nearest known one), a value of the wrong type or out of its range. Keys that are left out keep
+// their defaults. Sizes may be written "16GiB", times "30s", "15min", "8h".
 absl::StatusOr<ServerConfig> ParseConfig(std::string_view toml_text, std::string_view source_name);
 
 // ParseConfig of a file. NOT_FOUND or PERMISSION_DENIED naming the path if it can't be read.
 absl::StatusOr<ServerConfig> ReadConfigFile(const std::string& path);
 
-// What concerns several values: each address parses and is allowed, there is at least one, leases and message sizes fit each
-// other. INVALID_ARGUMENT names the keys.
+// What concerns several values: each address parses and is allowed, there is at least one, leases
+// and message sizes fit each other. INVALID_ARGUMENT names the keys.
 absl::Status CheckConfig(const ServerConfig& config);
 
 // The whole configuration as TOML; ParseConfig reads it back to the same values.

@@ -59,7 +59,7 @@ std::string ListenAddress::ToString() const {
     return "unix:" + unix_path;
   }
   const bool is_v6 = host.find(':') != std::string::npos;
-  return absl::StrFormat(is_v6 ? "[%s]:%d" : "%s:%d", host, port);
+  return absl::StrFormat("%s%s%s:%d", is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
 }
 
 bool ListenAddress::IsLocal() const {
@@ -121,8 +121,10 @@ absl::Status CheckAddressPolicy(const ListenAddress& address, bool insecure) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "listen address %s can be reached from other machines, and devserverd has neither encryption nor passwords yet: "
-      "whoever can connect can use the devices and read the tensors. Listen on 127.0.0.1 and reach it by ssh -L, or say "
+      "listen address %s can be reached from other machines, and devserverd has neither encryption "
+      "nor passwords yet: "
+      "whoever can connect can use the devices and read the tensors. Listen on 127.0.0.1 and reach "
+      "it by ssh -L, or say "
       "--insecure (listen.insecure = true in the config file) if the network is trusted",
       address.ToString()));
 }

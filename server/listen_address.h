@@ -1,5 +1,5 @@
-// Where the server listens: "127.0.0.1:50151", "[::1]:50151", "localhost:0", or "unix:/run/devserverd/devserverd.sock".
-// Thread safety: plain values and pure functions.
+// Where the server listens: "127.0.0.1:50151", "[::1]:50151", "localhost:0", or
+// "unix:/run/devserverd/devserverd.sock". Thread safety: plain values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,12 @@ struct ListenAddress {
   bool IsLocal() const;
 };
 
-// INVALID_ARGUMENT, quoting `text` and the accepted forms, if it is none of them. Resolves no names.
+// INVALID_ARGUMENT, quoting `text` and the accepted forms, if it is none of them. Resolves no
+// names.
 absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text);
 
-// devserverd speaks without encryption or passwords, so an address that other machines can reach is refused unless
-// `insecure` was said aloud. INVALID_ARGUMENT names the address and the way out.
+// devserverd speaks without encryption or passwords, so an address that other machines can reach is
+// refused unless `insecure` was said aloud. INVALID_ARGUMENT names the address and the way out.
 absl::Status CheckAddressPolicy(const ListenAddress& address, bool insecure);
 
 }  // namespace devserver
