@@ -95,7 +95,7 @@ void DeviceQueue::RunBatch(std::vector<std::shared_ptr<DeviceTask>>& batch) {
       issued_.push_back(std::move(task));
     }
     task.reset();
-    queued_.fetch_sub(1, std::memory_order_relaxed);
+    ++taken_;
     if (computes_at_once || issued_.size() >= kIssuedMax) {
       FinishIssued();
     }
@@ -104,14 +104,15 @@ void DeviceQueue::RunBatch(std::vector<std::shared_ptr<DeviceTask>>& batch) {
 }
 
 void DeviceQueue::FinishIssued() {
-  if (issued_.empty()) {
-    return;
+  if (!issued_.empty()) {
+    const absl::Status synchronized = device_->Synchronize();
+    for (const std::shared_ptr<DeviceTask>& task : issued_) {
+      task->Finish(synchronized);
+    }
+    issued_.clear();
   }
-  const absl::Status synchronized = device_->Synchronize();
-  for (const std::shared_ptr<DeviceTask>& task : issued_) {
-    task->Finish(synchronized);
-  }
-  issued_.clear();
+  // After Finish, which may have queued work elsewhere: the sum over all queues is 0 only when nothing is left anywhere.
+  queued_.fetch_sub(std::exchange(taken_, 0), std::memory_order_release);
 }
 
 }  // namespace devserver

@@ -45,7 +45,8 @@ class DeviceQueue {
   // Waits until everything pushed before has finished. Never on the queue's own thread.
   void Drain();
 
-  uint64_t queued() const { return queued_.load(std::memory_order_relaxed); }
+  // Tasks that were pushed and have not finished.
+  uint64_t queued() const { return queued_.load(std::memory_order_acquire); }
 
  private:
   void Loop();
@@ -54,7 +55,7 @@ class DeviceQueue {
 
   // Constant after construction.
   const std::unique_ptr<Device> device_;
-  std::atomic<uint64_t> queued_ = 0;  // A count for people; orders nothing.
+  std::atomic<uint64_t> queued_ = 0;  // Released after a task's Finish.
   // Guarded by mu_.
   Mutex mu_;
   CondVar wake_;
@@ -63,6 +64,7 @@ class DeviceQueue {
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   // Touched only by the queue thread.
   std::vector<std::shared_ptr<DeviceTask>> issued_;
+  uint64_t taken_ = 0;  // tasks issued since queued_ was lowered
 
   std::thread thread_;
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "server/base/clock.h"
 #include "server/base/mutex.h"
@@ -115,7 +116,7 @@ class Session final : public std::enable_shared_from_this<Session> {
     TensorRef tensor;
     bool is_replay;
   };
-  using Work = absl::AnyInvocable<void(Tensor&)>;
+  using Work = absl::FunctionRef<void(Tensor&)>;  // gives a new tensor its work
 
   absl::StatusOr<TensorRef> Finish(absl::StatusOr<Accepted> accepted, Request& request);
   // The recorded result of the same command, null if `id` is new; ALREADY_EXISTS if another command made it.
@@ -124,7 +125,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<TensorRef> FindLocked(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<TensorRef> FindInput(uint64_t id, std::string_view what, const Request& request) const
+  absl::StatusOr<TensorRef> FindInput(uint64_t id, std::string_view what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Accepted> ApplyLocked(OpCode code, std::span<const uint64_t> ids,
                                        std::unique_ptr<const OpAttributes> attributes, uint64_t fingerprint,
@@ -150,7 +151,7 @@ class Session final : public std::enable_shared_from_this<Session> {
   const Surroundings surroundings_;
   const std::shared_ptr<Account> account_;
   const TimePoint opened_;
-  const std::unique_ptr<Execution> execution_;
+  const std::shared_ptr<Execution> execution_;
   std::atomic<int64_t> last_seen_;  // Ticks of TimePoint; orders nothing.
 
   // Guarded by mu_.

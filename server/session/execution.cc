@@ -1,0 +1,239 @@
+#include "server/session/execution.h"
+
+#include "absl/strings/str_format.h"
+#include "server/base/error_details.h"
+
+namespace devserver {
+namespace {
+
+// A client that sends commands without asking for anything is told how far they are every so often: it keeps what it sent
+// until then. One report in an eighth of the window costs next to nothing and never lets the window run dry.
+constexpr uint64_t kReportsPerWindow = 8;
+
+}  // namespace
+
+Execution::Execution(std::shared_ptr<Account> account, uint64_t window_commands)
+    : account_(std::move(account)), window_commands_(window_commands) {}
+
+Execution::~Execution() = default;
+
+void Execution::Attach(std::shared_ptr<Listener> listener) {
+  std::shared_ptr<Listener> before;
+  bool closed = false;
+  {
+    MutexLock lock(&mu_);
+    closed = closed_;
+    before = std::exchange(listener_, closed ? nullptr : listener);
+    unsent_.clear();
+    for (const auto& [number, reply] : replies_) {
+      unsent_.push_back(number);
+    }
+    read_paused_ = false;
+    handling_ = false;
+  }
+  if (before != nullptr) {
+    before->OnDetached(
+        absl::AbortedError("another Execute stream of this session took over; a session has one at a time"));
+  }
+  if (closed) {
+    listener->OnDetached(MakeError(absl::StatusCode::kNotFound, ErrorReason::kSessionExpired,
+                                   "the session was closed or its lease ran out; open a new one"));
+  } else {
+    listener->OnProgress();
+  }
+}
+
+void Execution::Detach(const Listener* listener) {
+  std::shared_ptr<Listener> gone;  // Destroyed after the lock.
+  MutexLock lock(&mu_);
+  if (listener_.get() == listener) {
+    gone = std::exchange(listener_, nullptr);
+  }
+}
+
+void Execution::Close() {
+  std::shared_ptr<Listener> listener;
+  std::map<uint64_t, Reply> replies;  // They hold tensors: destroyed after the lock.
+  {
+    MutexLock lock(&mu_);
+    closed_ = true;
+    listener = std::exchange(listener_, nullptr);
+    replies.swap(replies_);
+    unsent_.clear();
+  }
+  if (listener != nullptr) {
+    listener->OnDetached(MakeError(absl::StatusCode::kNotFound, ErrorReason::kSessionExpired,
+                                   "the session was closed or its lease ran out; open a new one"));
+  }
+}
+
+std::shared_ptr<Execution::Batch> Execution::BeginBatch(uint64_t acknowledged) {
+  std::map<uint64_t, Reply> forgotten;
+  auto batch = std::make_shared<Batch>(shared_from_this());
+  MutexLock lock(&mu_);
+  handling_ = true;
+  const auto end = replies_.upper_bound(acknowledged);
+  for (auto reply = replies_.begin(); reply != end;) {
+    forgotten.insert(replies_.extract(reply++));
+  }
+  batches_.push_back(batch);
+  batch->last_number_ = received_through_;
+  return batch;
+}
+
+void Execution::EndBatch(const std::shared_ptr<Batch>& batch) {
+  {
+    MutexLock lock(&mu_);
+    handling_ = false;
+  }
+  batch->Finished();
+  std::shared_ptr<Listener> listener;
+  {
+    MutexLock lock(&mu_);
+    listener = WhoToTell();
+  }
+  if (listener != nullptr) {
+    listener->OnProgress();
+  }
+}
+
+void Execution::AddReply(Reply reply) {
+  std::shared_ptr<Listener> listener;
+  {
+    MutexLock lock(&mu_);
+    if (closed_) {
+      return;
+    }
+    const uint64_t number = reply.number;
+    replies_[number] = std::move(reply);
+    unsent_.push_back(number);
+    listener = WhoToTell();
+  }
+  if (listener != nullptr) {
+    listener->OnProgress();
+  }
+}
+
+void Execution::BatchFinished() {
+  std::shared_ptr<Listener> listener;
+  {
+    MutexLock lock(&mu_);
+    while (!batches_.empty() && batches_.front()->finished()) {
+      done_through_ = batches_.front()->last_number_;
+      batches_.pop_front();
+    }
+    listener = WhoToTell();
+  }
+  if (listener != nullptr) {
+    listener->OnProgress();
+  }
+}
+
+bool Execution::ReportDue() const {
+  return !unsent_.empty() || (sync_through_ > reported_through_ && done_through_ >= sync_through_) ||
+         done_through_ - reported_through_ >= window_commands_ / kReportsPerWindow;
+}
+
+std::shared_ptr<Execution::Listener> Execution::WhoToTell() {
+  const bool may_read = read_paused_ && account_->in_flight() < window_commands_;
+  return !handling_ && (may_read || ReportDue()) ? listener_ : nullptr;
+}
+
+bool Execution::TakeOutgoing(size_t replies_max, Outgoing* outgoing) {
+  MutexLock lock(&mu_);
+  if (!ReportDue()) {
+    return false;
+  }
+  outgoing->replies.clear();
+  size_t taken = 0;
+  for (; taken < unsent_.size() && outgoing->replies.size() < replies_max; ++taken) {
+    const auto found = replies_.find(unsent_[taken]);
+    if (found != replies_.end()) {  // Else it was acknowledged meanwhile.
+      outgoing->replies.push_back(found->second);
+    }
+  }
+  unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(taken));
+  // Only with the last of the replies: done_through promises that those it covers were handed out.
+  if (unsent_.empty()) {
+    reported_through_ = done_through_;
+  }
+  outgoing->done_through = reported_through_;
+  const uint64_t in_flight = account_->in_flight();
+  outgoing->window_commands = in_flight < window_commands_ ? window_commands_ - in_flight : 0;
+  return true;
+}
+
+bool Execution::MayRead() {
+  MutexLock lock(&mu_);
+  read_paused_ = account_->in_flight() >= window_commands_;
+  return !read_paused_;
+}
+
+uint64_t Execution::received_through() const {
+  MutexLock lock(&mu_);
+  return received_through_;
+}
+
+absl::StatusOr<bool> Execution::Batch::Accept(uint64_t number) {
+  MutexLock lock(&execution_->mu_);
+  if (number == 0 || number > execution_->received_through_ + 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Execute: command number %d came after %d; a session numbers its commands 1, 2, 3, .. without gaps",
+        number, execution_->received_through_));
+  }
+  if (number <= execution_->received_through_) {
+    return false;
+  }
+  execution_->received_through_ = number;
+  last_number_ = number;
+  return true;
+}
+
+void Execution::Batch::Refuse(uint64_t number, const absl::Status& status) {
+  Reply reply;
+  reply.number = number;
+  reply.status = status;
+  execution_->AddReply(std::move(reply));
+}
+
+Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number) {
+  batch->Started();
+  return [batch, number](Tensor& tensor) {
+    if (!tensor.status().ok() || tensor.is_copy()) {
+      Reply reply;
+      reply.number = number;
+      reply.tensor = tensor.shared_from_this();
+      reply.status = tensor.status();
+      batch->execution_->AddReply(std::move(reply));
+    }
+    batch->Finished();
+  };
+}
+
+void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor,
+                             bool raw) {
+  batch->Started();
+  tensor->WhenDone([batch, number, raw](Tensor& done) {
+    Reply reply;
+    reply.number = number;
+    reply.tensor = done.shared_from_this();
+    reply.is_fetch = true;
+    reply.raw = raw;
+    reply.status = done.status().ok() ? absl::OkStatus() : done.InputFailed("fetch");
+    batch->execution_->AddReply(std::move(reply));
+    batch->Finished();
+  });
+}
+
+void Execution::Batch::Sync(uint64_t number) {
+  MutexLock lock(&execution_->mu_);
+  execution_->sync_through_ = number;
+}
+
+void Execution::Batch::Finished() {
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    execution_->BatchFinished();
+  }
+}
+
+}  // namespace devserver
