@@ -19,7 +19,7 @@ std::string DimsToString(std::span<const int64_t> dims) {
     if (i == 32) {
       return text + absl::StrFormat(",... %d in all]", dims.size());
     }
-    text += absl::StrFormat(i == 0 ? "%d" : ",%d", dims[i]);
+    text += absl::StrFormat("%s%d", i == 0 ? "" : ",", dims[i]);
   }
   return text + "]";
 }
