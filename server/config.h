@@ -42,6 +42,8 @@ struct ServerConfig {
   std::string log_level = "info";  // trace, debug, info, warn, error, off
 };
 
+inline constexpr uint64_t kSimulatedCountMax =
+    64;  // More than any machine has; each costs a thread.
 inline constexpr size_t kConfigBytesMax = size_t{1}
                                           << 20;  // A config file that is larger is something else.
 

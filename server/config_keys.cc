@@ -108,7 +108,7 @@ std::vector<ConfigKey> ConfigKeys(ServerConfig& config) {
       {"devices.host_memory_bytes", &config.host_memory_bytes, kBytes, 0, kMemoryMax},
       {"devices.pool_cache_bytes", &config.pool_cache_bytes, kBytes, 0, kMemoryMax},
       {"simulated.model", &config.simulated_model},
-      {"simulated.count", &config.simulated_count, ConfigUnit::kNone, 0, 64},
+      {"simulated.count", &config.simulated_count, ConfigUnit::kNone, 0, kSimulatedCountMax},
       {"simulated.memory_bytes", &config.simulated_memory_bytes, kBytes, 0, kMemoryMax},
       {"simulated.paced", &config.simulated_paced},
   };
