@@ -3,35 +3,34 @@
 #   steps_begin NAME COUNT          the script's name and its number of steps
 #   step TITLE CURE COMMAND...      runs the command; if it fails, prints the end of its log, where the log lies and CURE,
 #                                   and ends the script with the command's exit status
-# Logs lie in $STEPS_LOGS (default: a new folder below /tmp).
+# Logs lie in $STEPS_LOGS (default: a new folder below /tmp); $STEP_LOG is the last step's.
 
 steps_begin() {
   STEPS_NAME=$1
   STEPS_COUNT=$2
   STEPS_NUMBER=0
   STEPS_LOGS=${STEPS_LOGS:-$(mktemp -d "/tmp/$1.XXXXXX")}
-  STEPS_BEGAN=$SECONDS
 }
 
 step() {
-  local title=$1 cure=$2 began=$SECONDS status=0 log pid
+  local title=$1 cure=$2 began=$SECONDS status=0 pid
   shift 2
   STEPS_NUMBER=$((STEPS_NUMBER + 1))
-  log=$STEPS_LOGS/$STEPS_NUMBER.log
+  STEP_LOG=$STEPS_LOGS/$STEPS_NUMBER.log
   local head="[$STEPS_NUMBER/$STEPS_COUNT] $title"
   [ -t 1 ] || echo "$head ..."
-  "$@" > "$log" 2>&1 < /dev/null &
+  "$@" > "$STEP_LOG" 2>&1 < /dev/null &
   pid=$!
   # A script that is interrupted takes its step with it.
   trap 'kill '"$pid"' 2> /dev/null; exit 130' INT TERM
-  step_progress "$pid" "$head" "$log" "$began"
+  step_progress "$pid" "$head" "$STEP_LOG" "$began"
   wait "$pid" || status=$?
   trap - INT TERM
   [ ! -t 1 ] || printf '\r\033[K'
   if [ "$status" -ne 0 ]; then
     echo "$head: FAILED with exit status $status after $((SECONDS - began)) s. The end of its log:"
-    tail -n 40 "$log" | sed 's/^/    /'
-    echo "$STEPS_NAME: stopped at '$title'. The whole log: $log"
+    tail -n 60 "$STEP_LOG" | sed 's/^/    /'
+    echo "$STEPS_NAME: stopped at '$title'. The whole log: $STEP_LOG"
     [ -z "$cure" ] || echo "$STEPS_NAME: $cure"
     exit "$status"
   fi
