@@ -1,7 +1,6 @@
 #include "server/config.h"
 
 #include <toml++/toml.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "server/base/status_macros.h"
 #include "server/config_keys.h"
+#include "server/device/sim/gpu_models.h"
 #include "server/listen_address.h"
 
 namespace devserver {
@@ -153,6 +153,9 @@ absl::Status ReadValue(const Place& place, const ConfigKey& key, const toml::nod
     // Exact: every range ends far below 2^53.
     ASSIGN_OR_RETURN(const double value, ReadNumber(place, key, node));
     **count = static_cast<uint64_t>(value);
+  } else if (auto* const* small = std::get_if<int*>(&key.target)) {
+    ASSIGN_OR_RETURN(const double value, ReadNumber(place, key, node));
+    **small = static_cast<int>(value);
   } else {
     ASSIGN_OR_RETURN(*std::get<double*>(key.target), ReadNumber(place, key, node));
   }
@@ -233,9 +236,14 @@ std::string FormatValue(const ConfigKey& key) {
   if (auto* const* flag = std::get_if<bool*>(&key.target)) {
     return **flag ? "true" : "false";
   }
-  auto* const* count = std::get_if<uint64_t*>(&key.target);
-  const double value =
-      count != nullptr ? static_cast<double>(**count) : *std::get<double*>(key.target);
+  double value = 0;
+  if (auto* const* count = std::get_if<uint64_t*>(&key.target)) {
+    value = static_cast<double>(**count);
+  } else if (auto* const* small = std::get_if<int*>(&key.target)) {
+    value = **small;
+  } else {
+    value = *std::get<double*>(key.target);
+  }
   const std::string text = FormatQuantity(value, key.unit);
   const bool is_plain = text.find_first_not_of("0123456789.") == std::string::npos;
   return is_plain ? text : "\"" + text + "\"";
@@ -332,6 +340,10 @@ absl::StatusOr<ServerConfig> ReadConfigFile(const std::string& path) {
 
 absl::Status CheckConfig(const ServerConfig& config) {
   RETURN_IF_ERROR(CheckName(config.name));
+  if (FindGpuModel(config.devices.sim_model) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat("simulated.model is \"%s\"; known: %s",
+                                                      config.devices.sim_model, GpuModelNames()));
+  }
   RETURN_IF_ERROR(CheckAddresses(config));
   return CheckLimits(config.limits);
 }
@@ -348,12 +360,6 @@ std::string FormatConfig(const ServerConfig& config) {
     text += absl::StrFormat("%s = %s\n", key.leaf(), FormatValue(key));
   }
   return text;
-}
-
-uint64_t DefaultHostMemoryBytes() {
-  const auto pages = static_cast<uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
-  const auto page_bytes = static_cast<uint64_t>(std::max(0L, sysconf(_SC_PAGESIZE)));
-  return pages * page_bytes / 5 * 4;
 }
 
 }  // namespace devserver

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/device/discover.h"
 #include "server/session/limits.h"
 
 namespace devserver {
@@ -25,18 +26,7 @@ struct ServerConfig {
   std::string unix_socket;  // absolute path; empty: none
   bool insecure = false;    // allow addresses that other machines can reach
 
-  uint64_t cpu_memory_bytes = 0;  // cpu:0's limit; 0: host_memory_bytes
-  uint64_t cpu_threads = 0;       // of cpu:0; 0: one per core
-  uint64_t host_memory_bytes =
-      0;  // of cpu:0 and all simulated devices together; 0: 80 % of the machine's RAM
-  uint64_t pool_cache_bytes = uint64_t{2} << 30;  // freed blocks that each device keeps for reuse
-
-  // Simulated GPUs, all of one model.
-  std::string simulated_model = "V100-SXM2-16GB";
-  uint64_t simulated_count = 0;
-  uint64_t simulated_memory_bytes = 0;  // 0: as much as the model has
-  bool simulated_paced = false;         // calls take as long as they would on the model
-
+  DeviceConfig devices;
   Limits limits;
 
   std::string log_level = "info";  // trace, debug, info, warn, error, off
@@ -61,9 +51,6 @@ absl::Status CheckConfig(const ServerConfig& config);
 
 // The whole configuration as TOML; ParseConfig reads it back to the same values.
 std::string FormatConfig(const ServerConfig& config);
-
-// 80 % of the machine's RAM.
-uint64_t DefaultHostMemoryBytes();
 
 // "16GiB", "512 MB", "4096": a number of bytes. INVALID_ARGUMENT quotes `text` and the units.
 absl::StatusOr<uint64_t> ParseByteSize(std::string_view text);

@@ -98,19 +98,20 @@ void AddLimitKeys(Limits& limits, std::vector<ConfigKey>& keys) {
 
 std::vector<ConfigKey> ConfigKeys(ServerConfig& config) {
   constexpr ConfigUnit kBytes = ConfigUnit::kBytes;
+  DeviceConfig& devices = config.devices;
   std::vector<ConfigKey> keys = {
       {"server.name", &config.name},
       {"listen.addresses", &config.listen_addresses},
       {"listen.unix_socket", &config.unix_socket},
       {"listen.insecure", &config.insecure},
-      {"devices.cpu_memory_bytes", &config.cpu_memory_bytes, kBytes, 0, kMemoryMax},
-      {"devices.cpu_threads", &config.cpu_threads, ConfigUnit::kNone, 0, 1024},
-      {"devices.host_memory_bytes", &config.host_memory_bytes, kBytes, 0, kMemoryMax},
-      {"devices.pool_cache_bytes", &config.pool_cache_bytes, kBytes, 0, kMemoryMax},
-      {"simulated.model", &config.simulated_model},
-      {"simulated.count", &config.simulated_count, ConfigUnit::kNone, 0, kSimulatedCountMax},
-      {"simulated.memory_bytes", &config.simulated_memory_bytes, kBytes, 0, kMemoryMax},
-      {"simulated.paced", &config.simulated_paced},
+      {"devices.cpu_memory_bytes", &devices.cpu_memory_limit_bytes, kBytes, 0, kMemoryMax},
+      {"devices.cpu_threads", &devices.cpu_threads, ConfigUnit::kNone, 0, 1024},
+      {"devices.host_memory_bytes", &devices.host_memory_limit_bytes, kBytes, 0, kMemoryMax},
+      {"devices.pool_cache_bytes", &devices.cache_limit_bytes, kBytes, 0, kMemoryMax},
+      {"simulated.model", &devices.sim_model},
+      {"simulated.count", &devices.sim_count, ConfigUnit::kNone, 0, kSimulatedDevicesMax},
+      {"simulated.memory_bytes", &devices.sim_memory_limit_bytes, kBytes, 0, kMemoryMax},
+      {"simulated.paced", &devices.sim_paced},
   };
   AddLimitKeys(config.limits, keys);
   keys.push_back({.name = "log.level",

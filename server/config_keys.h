@@ -20,7 +20,7 @@ enum class ConfigUnit { kNone, kBytes, kSeconds };
 struct ConfigKey {
   std::string_view name;  // "limits.session_bytes"
   // Into the ServerConfig that the table was made for.
-  std::variant<std::string*, std::vector<std::string>*, bool*, uint64_t*, double*> target;
+  std::variant<std::string*, std::vector<std::string>*, bool*, int*, uint64_t*, double*> target;
   ConfigUnit unit = ConfigUnit::kNone;
   double min = 0;  // of a number
   double max = 0;

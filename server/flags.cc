@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "server/base/status_macros.h"
+#include "server/device/sim/gpu_models.h"
 
 namespace devserver {
 namespace {
@@ -49,9 +50,7 @@ void AddOptions(CLI::App& app, Given& given, Flags& flags) {
       ->type_name("HOST:PORT");
   app.add_option("--unix-socket", given.unix_socket, "Serve on this unix socket too")
       ->type_name("PATH");
-  app.add_option("-s,--simulate", given.simulate,
-                 "Simulated GPUs: one of V100-SXM2-16GB, A100-SXM4-80GB, H100-SXM5-80GB, "
-                 "H200-SXM-141GB, L4, T4")
+  app.add_option("-s,--simulate", given.simulate, "Simulated GPUs of one model: " + GpuModelNames())
       ->type_name("MODEL:COUNT");
   app.add_flag("--insecure", given.insecure,
                "Allow addresses that other machines can reach: no encryption, no passwords");
@@ -96,12 +95,13 @@ absl::StatusOr<ServerConfig> Combine(const Given& given) {
 absl::Status ApplySimulate(const std::string& text, ServerConfig& config) {
   const size_t colon = text.rfind(':');
   const std::string model = text.substr(0, colon);
-  uint64_t count = 1;
+  int count = 1;
   if (colon != std::string::npos) {
     const char* const begin = text.data() + colon + 1;
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(begin, end, count);
-    if (begin == end || rest != end || error != std::errc() || count > kSimulatedCountMax) {
+    if (begin == end || rest != end || error != std::errc() || count < 0 ||
+        count > kSimulatedDevicesMax) {
       count = 0;
     }
   }
@@ -109,10 +109,10 @@ absl::Status ApplySimulate(const std::string& text, ServerConfig& config) {
     return absl::InvalidArgumentError(
         absl::StrFormat("--simulate \"%s\": write MODEL or MODEL:COUNT with COUNT from 1 to %d, "
                         "such as V100-SXM2-16GB:4",
-                        text, kSimulatedCountMax));
+                        text, kSimulatedDevicesMax));
   }
-  config.simulated_model = model;
-  config.simulated_count = count;
+  config.devices.sim_model = model;
+  config.devices.sim_count = count;
   return absl::OkStatus();
 }
 

@@ -62,10 +62,10 @@ TEST(Config, EveryValueSurvivesFormatAndParse) {
   config.listen_addresses = {"[::1]:0", "unix:/tmp/\"odd\\name\x01"};
   config.unix_socket = "/run/x.sock";
   config.insecure = true;
-  config.cpu_memory_bytes = 123'456'789;
-  config.host_memory_bytes = uint64_t{3} << 40;
-  config.simulated_count = 8;
-  config.simulated_paced = true;
+  config.devices.cpu_memory_limit_bytes = 123'456'789;
+  config.devices.host_memory_limit_bytes = uint64_t{3} << 40;
+  config.devices.sim_count = 8;
+  config.devices.sim_paced = true;
   config.limits.lease_seconds = 0.1;
   config.limits.stall_seconds = 7.25;
   config.limits.grace_seconds = 90;  // 1.5 min
@@ -74,7 +74,7 @@ TEST(Config, EveryValueSurvivesFormatAndParse) {
   ASSERT_TRUE(back.ok()) << back.status() << "\n" << FormatConfig(config);
   EXPECT_EQ(FormatConfig(*back), FormatConfig(config));
   EXPECT_EQ(back->listen_addresses, config.listen_addresses);
-  EXPECT_EQ(back->cpu_memory_bytes, config.cpu_memory_bytes);
+  EXPECT_EQ(back->devices.cpu_memory_limit_bytes, config.devices.cpu_memory_limit_bytes);
   EXPECT_EQ(back->limits.lease_seconds, 0.1);
   EXPECT_EQ(back->limits.stall_seconds, 7.25);
   EXPECT_EQ(back->limits.grace_seconds, 90);
@@ -93,9 +93,9 @@ TEST(Config, SizesAndTimesTakeUnits) {
       )",
                                                           "x.toml");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->cpu_memory_bytes, uint64_t{16} << 30);
-  EXPECT_EQ(config->pool_cache_bytes, 1'500'000'000u);
-  EXPECT_EQ(config->host_memory_bytes, 4096u);
+  EXPECT_EQ(config->devices.cpu_memory_limit_bytes, uint64_t{16} << 30);
+  EXPECT_EQ(config->devices.cache_limit_bytes, 1'500'000'000u);
+  EXPECT_EQ(config->devices.host_memory_limit_bytes, 4096u);
   EXPECT_EQ(config->limits.lease_seconds, 90);
   EXPECT_EQ(config->limits.stall_seconds, 2.5);
   EXPECT_EQ(config->limits.grace_seconds, 0.5);
@@ -217,6 +217,13 @@ TEST(CheckConfig, ChunksMustFitMessages) {
   ServerConfig config;
   config.limits.chunk_bytes = config.limits.message_bytes;
   EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("limits.chunk_bytes"));
+}
+
+TEST(CheckConfig, UnknownGpuModelNamesTheKnownOnes) {
+  ServerConfig config;
+  config.devices.sim_model = "V1000";
+  EXPECT_THAT(std::string(CheckConfig(config).message()),
+              AllOf(HasSubstr("simulated.model"), HasSubstr("V1000"), HasSubstr("A100-SXM4-80GB")));
 }
 
 TEST(CheckConfig, ServerNameCantHoldASlash) {

@@ -61,11 +61,11 @@ TEST(Flags, WinOverTheFile) {
 TEST(Flags, SimulateNamesModelAndCount) {
   const absl::StatusOr<Flags> four = Parse({"--simulate", "V100-SXM2-16GB:4"});
   ASSERT_TRUE(four.ok()) << four.status();
-  EXPECT_EQ(four->config.simulated_model, "V100-SXM2-16GB");
-  EXPECT_EQ(four->config.simulated_count, 4u);
+  EXPECT_EQ(four->config.devices.sim_model, "V100-SXM2-16GB");
+  EXPECT_EQ(four->config.devices.sim_count, 4);
   const absl::StatusOr<Flags> one = Parse({"--simulate", "T4"});
   ASSERT_TRUE(one.ok()) << one.status();
-  EXPECT_EQ(one->config.simulated_count, 1u);
+  EXPECT_EQ(one->config.devices.sim_count, 1);
 }
 
 class BadSimulate : public testing::TestWithParam<const char*> {};
