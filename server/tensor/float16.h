@@ -1,10 +1,12 @@
-// Half (IEEE 754 binary16) and BFloat16 (the upper half of a binary32): storage, and conversions from and to float and
-// double. Rounding is to nearest even, once: from double they do not pass through float. Too large becomes infinity, NaN
-// stays NaN (made quiet), subnormal numbers are exact.
+// Half (IEEE 754 binary16) and BFloat16 (the upper half of a binary32): storage, and conversions
+// from and to float and double. Rounding is to nearest even, once: from double they do not pass
+// through float. Too large becomes infinity, NaN stays NaN (made quiet), subnormal numbers are
+// exact.
 //
-// The functions are branch-free enough for the compiler to vectorise loops of them, ask for no F16C at compile time, and
-// give the same bits whether or not the thread flushes subnormals (no step makes or reads a subnormal float or double
-// that matters). They assume the rounding mode to nearest.
+// The functions are branch-free enough for the compiler to vectorise loops of them, ask for no F16C
+// at compile time, and give the same bits whether or not the thread flushes subnormals (no step
+// makes or reads a subnormal float or double that matters). They assume the rounding mode to
+// nearest.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +46,8 @@ struct Half {
   DEVSERVER_HOST_DEVICE explicit Half(double value) : bits(Round(value)) {}
   DEVSERVER_HOST_DEVICE explicit operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16;
-    const uint32_t shifted = (bits & 0x7fffu) << 13;  // exponent and mantissa where a float has them
+    const uint32_t shifted = (bits & 0x7fffu)
+                             << 13;  // exponent and mantissa where a float has them
     constexpr uint32_t kRebias = (127u - 15u) << 23;
     const uint32_t normal = shifted + kRebias;
     // A subnormal half: put its mantissa behind a leading one of 2^-14, then take that one away.

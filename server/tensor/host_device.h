@@ -1,4 +1,5 @@
-// Marks functions that run on the host and inside CUDA kernels: the same text gives the same bits on every device.
+// Marks functions that run on the host and inside CUDA kernels: the same text gives the same bits
+// on every device.
 #pragma once
 
 #ifdef __CUDACC__

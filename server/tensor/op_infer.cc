@@ -31,7 +31,8 @@ absl::StatusOr<Shape> ResultShape(const OpDef& op, Specs inputs, std::span<const
   absl::StatusOr<Shape> shape = Shape::Create(dims);
   if (!shape.ok()) {
     const std::string of = inputs.empty() ? "" : " of " + SpecsToString(inputs);
-    return ShapeError(absl::StrFormat("%s%s: %s", op.name, of, std::string(shape.status().message())));
+    return ShapeError(
+        absl::StrFormat("%s%s: %s", op.name, of, std::string(shape.status().message())));
   }
   return shape;
 }
@@ -59,7 +60,9 @@ absl::StatusOr<int> OneAxis(const OpDef& op, const TensorSpec& input,
   return static_cast<int>(normalized[0]);
 }
 
-bool IsReduced(const IntList& axes, int axis) { return std::ranges::find(axes, axis) != axes.end(); }
+bool IsReduced(const IntList& axes, int axis) {
+  return std::ranges::find(axes, axis) != axes.end();
+}
 
 absl::StatusOr<Shape> ReducedShape(const OpDef& op, const TensorSpec& input,
                                    const OpAttributes& attributes, bool needs_an_element) {
@@ -71,10 +74,11 @@ absl::StatusOr<Shape> ReducedShape(const OpDef& op, const TensorSpec& input,
       continue;
     }
     if (needs_an_element && input.shape.dim(axis) == 0) {
-      return ShapeError(absl::StrFormat(
-          "%s of %s: axis %d is empty and an empty %s has no value; reduce other axes, or check the "
-          "size first",
-          op.name, input.ToString(), axis, op.name));
+      return ShapeError(
+          absl::StrFormat("%s of %s: axis %d is empty and an empty %s has no value; reduce other "
+                          "axes, or check the "
+                          "size first",
+                          op.name, input.ToString(), axis, op.name));
     }
     if (attributes.keep_dims) {
       dims.push_back(1);
@@ -86,8 +90,7 @@ absl::StatusOr<Shape> ReducedShape(const OpDef& op, const TensorSpec& input,
 }  // namespace
 
 SpecOr Source(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
-  const DType dtype =
-      attributes.dtype == DType::kUnspecified ? DType::kF32 : attributes.dtype;
+  const DType dtype = attributes.dtype == DType::kUnspecified ? DType::kF32 : attributes.dtype;
   if (!op.dtypes.Contains(dtype)) {
     return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kDtypeUnsupported,
                      absl::StrFormat("%s can't make %s%s; it makes %s", op.name, DTypeName(dtype),
@@ -100,8 +103,9 @@ SpecOr Source(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
 SpecOr Eye(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
   ASSIGN_OR_RETURN(const TensorSpec spec, Source(op, inputs, attributes));
   if (spec.shape.rank() < 2) {
-    return ShapeError(absl::StrFormat("eye: shape %s has %d dimensions; give 2 or more, as in [3,3]",
-                                      spec.shape.ToString(), spec.shape.rank()));
+    return ShapeError(
+        absl::StrFormat("eye: shape %s has %d dimensions; give 2 or more, as in [3,3]",
+                        spec.shape.ToString(), spec.shape.rank()));
   }
   return spec;
 }
@@ -167,7 +171,8 @@ SpecOr Dense(const OpDef& op, Specs inputs, const OpAttributes& /*attributes*/) 
   const int64_t k = x.dim(x.rank() - 1);
   const int64_t n = w.dim(1);
   if (w.dim(0) != k) {
-    return failed(absl::StrFormat("inner sizes %d and %d differ; x[..,k] needs w[k,n]", k, w.dim(0)));
+    return failed(
+        absl::StrFormat("inner sizes %d and %d differ; x[..,k] needs w[k,n]", k, w.dim(0)));
   }
   if (inputs.size() > 2 && !(inputs[2].shape.rank() == 1 && inputs[2].shape.dim(0) == n)) {
     return failed(absl::StrFormat("b needs the shape [%d]", n));
@@ -228,10 +233,10 @@ SpecOr Max(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
 
 SpecOr Argmax(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
   if (attributes.axes.size() > 1) {
-    return ShapeError(absl::StrFormat("argmax of %s: axes %s name %d axes; give one, or none for the "
-                                      "index in the flat tensor",
-                                      inputs[0].ToString(), DimsToString(attributes.axes),
-                                      attributes.axes.size()));
+    return ShapeError(absl::StrFormat(
+        "argmax of %s: axes %s name %d axes; give one, or none for the "
+        "index in the flat tensor",
+        inputs[0].ToString(), DimsToString(attributes.axes), attributes.axes.size()));
   }
   ASSIGN_OR_RETURN(const Shape shape, ReducedShape(op, inputs[0], attributes, true));
   return TensorSpec{DType::kI64, shape};
@@ -243,7 +248,8 @@ SpecOr Transpose(const OpDef& op, Specs inputs, const OpAttributes& attributes) 
   if (!attributes.axes.empty()) {
     if (attributes.axes.size() != static_cast<size_t>(rank)) {
       return ShapeError(absl::StrFormat(
-          "transpose of %s: axes %s have %d entries, the tensor %d dimensions; name each axis once, "
+          "transpose of %s: axes %s have %d entries, the tensor %d dimensions; name each axis "
+          "once, "
           "or none to reverse them",
           inputs[0].ToString(), DimsToString(attributes.axes), attributes.axes.size(), rank));
     }
@@ -251,14 +257,15 @@ SpecOr Transpose(const OpDef& op, Specs inputs, const OpAttributes& attributes) 
   }
   IntList dims(static_cast<size_t>(rank), 0);
   for (int i = 0; i < rank; ++i) {
-    const int64_t axis = attributes.axes.empty() ? rank - 1 - i : attributes.axes[static_cast<size_t>(i)];
+    const int64_t axis =
+        attributes.axes.empty() ? rank - 1 - i : attributes.axes[static_cast<size_t>(i)];
     dims[static_cast<size_t>(i)] = shape.dim(static_cast<int>(axis < 0 ? axis + rank : axis));
   }
   ASSIGN_OR_RETURN(const Shape result, ResultShape(op, inputs, dims));
   return TensorSpec{inputs[0].dtype, result};
 }
 
-SpecOr Reshape(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
+SpecOr Reshape(const OpDef& /*op*/, Specs inputs, const OpAttributes& attributes) {
   const int64_t count = inputs[0].shape.element_count();
   const auto failed = [&](const std::string& cause) {
     return ShapeError(absl::StrFormat("reshape of %s to %s: %s", inputs[0].ToString(),
@@ -279,8 +286,8 @@ SpecOr Reshape(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
   if (inferred != dims.end()) {
     const int64_t known = shape->element_count();
     if (known == 0 || count % known != 0) {
-      return failed(absl::StrFormat("%d elements can't be split evenly into %d; the -1 has no value",
-                                    count, known));
+      return failed(absl::StrFormat(
+          "%d elements can't be split evenly into %d; the -1 has no value", count, known));
     }
     *inferred = count / known;
     shape = Shape::Create(dims);
@@ -300,7 +307,8 @@ SpecOr Slice(const OpDef& op, Specs inputs, const OpAttributes& attributes) {
   const size_t rank = static_cast<size_t>(shape.rank());
   if (attributes.starts.size() != rank || attributes.stops.size() != rank) {
     return ShapeError(absl::StrFormat(
-        "slice of %s: %d starts and %d stops for %d axes; give one of each per axis (0 and the size "
+        "slice of %s: %d starts and %d stops for %d axes; give one of each per axis (0 and the "
+        "size "
         "take the whole axis)",
         inputs[0].ToString(), attributes.starts.size(), attributes.stops.size(), rank));
   }

@@ -1,5 +1,5 @@
-// What the entries of the op table point to: the rule for each op's result, and its operation count. Only op_table.cc
-// includes this.
+// What the entries of the op table point to: the rule for each op's result, and its operation
+// count. Only op_table.cc includes this.
 #pragma once
 
 #include <span>

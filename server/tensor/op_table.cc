@@ -23,9 +23,10 @@ constexpr DTypeSet kSigned = {DType::kF32,  DType::kF64, DType::kF16,
 constexpr DTypeSet kAll = {DType::kF32, DType::kF64, DType::kF16, DType::kBF16,
                            DType::kI32, DType::kI64, DType::kU8,  DType::kBool};
 
-// In the bounds, u is the unit roundoff of the arithmetic (2^-24 for f32, f16 and bf16, 2^-53 for f64) and r that of the
-// dtype (2^-24, 2^-53, 2^-11, 2^-8); every result is rounded once to its dtype. Devices may take subnormal numbers of the
-// arithmetic for zero: the smallest normal number is always allowed on top.
+// In the bounds, u is the unit roundoff of the arithmetic (2^-24 for f32, f16 and bf16, 2^-53 for
+// f64) and r that of the dtype (2^-24, 2^-53, 2^-11, 2^-8); every result is rounded once to its
+// dtype. Devices may take subnormal numbers of the arithmetic for zero: the smallest normal number
+// is always allowed on top.
 constexpr std::string_view kExact = "exact";
 constexpr std::string_view kRounded = "floats: correctly rounded, r·|out|; integers wrap, exactly";
 constexpr std::string_view kSeries = "8·u·(1 + |x|)·|out| + r·|out|";
@@ -112,8 +113,8 @@ constexpr OpDef kOps[] = {
      "empty; NaN counts as the largest",
      kExact, op_infer::Argmax, InputFlops<1>},
     {OpCode::kNorm, "norm", 1, 1, kFloats, "axes, keep_dims",
-     "Frobenius: √Σx² over `axes` (none: all)", "(n + 4)·2^-53·|out| + r·|out|: accumulates in double",
-     op_infer::Reduce, InputFlops<2>},
+     "Frobenius: √Σx² over `axes` (none: all)",
+     "(n + 4)·2^-53·|out| + r·|out|: accumulates in double", op_infer::Reduce, InputFlops<2>},
     {OpCode::kTranspose, "transpose", 1, 1, kAll, "axes",
      "axis i of the result is axis axes[i] of x (none: reversed)", kExact, op_infer::Transpose,
      OutputFlops<0>},
@@ -222,9 +223,10 @@ absl::StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b) {
     if (a_size != b_size && a_size != 1 && b_size != 1) {
       return MakeError(
           absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
-          absl::StrFormat("shapes %s and %s do not broadcast: at axis %d from the end the sizes are "
-                          "%d and %d, which must be equal or one of them 1",
-                          a.ToString(), b.ToString(), i, a_size, b_size));
+          absl::StrFormat(
+              "shapes %s and %s do not broadcast: at axis %d from the end the sizes are "
+              "%d and %d, which must be equal or one of them 1",
+              a.ToString(), b.ToString(), i, a_size, b_size));
     }
     dims[static_cast<size_t>(rank - i)] = a_size == 1 ? b_size : a_size;
   }
@@ -246,17 +248,19 @@ absl::StatusOr<IntList> NormalizeAxes(std::span<const int64_t> axes, int rank) {
     return result;
   }
   if (axes.size() > static_cast<size_t>(rank)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
-                     absl::StrFormat("axes %s are %d, the tensor has %d dimensions; name each at most "
-                                     "once",
-                                     DimsToString(axes), axes.size(), rank));
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
+        absl::StrFormat("axes %s are %d, the tensor has %d dimensions; name each at most "
+                        "once",
+                        DimsToString(axes), axes.size(), rank));
   }
   for (const int64_t axis : axes) {
     if (axis < -rank || axis >= rank) {
-      return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
-                       absl::StrFormat("axis %d is out of range; a tensor of %d dimensions has axes "
-                                       "%d to %d",
-                                       axis, rank, -rank, rank - 1));
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
+          absl::StrFormat("axis %d is out of range; a tensor of %d dimensions has axes "
+                          "%d to %d",
+                          axis, rank, -rank, rank - 1));
     }
     result.push_back(axis < 0 ? axis + rank : axis);
   }

@@ -1,14 +1,15 @@
 // Random tensors: the same numbers on every device for one seed, bit for bit.
 //
-// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), from the
-// authors' library Random123. The key is the seed (low word first), the counter is element / 4 (f64: element / 2) in its
-// first two words, so any element can be made alone.
-// Uniform: u = (x >> 8)·2^-24 from one word; f64: the upper 53 bits of two words, times 2^-53. The tensor holds
-// low + (high − low)·u, computed in double and rounded once, so rounding may give `high` itself.
-// Normal: z = Φ⁻¹(p) by algorithm AS 241 PPND16 (Wichura, Applied Statistics 37, 1988, about 16 digits), where
-// p = (x + ½)·2^-32; f64: (the upper 52 bits of two words + ½)·2^-52. Then mean + stddev·z as above.
-// Nothing of a math library is used: only exact conversions, integer operations and IEEE + − · / √ with no contraction
-// into fused multiply-adds (built with -ffp-contract=off; on CUDA the _rn intrinsics).
+// Generator: Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
+// 3", SC 2011), from the authors' library Random123. The key is the seed (low word first), the
+// counter is element / 4 (f64: element / 2) in its first two words, so any element can be made
+// alone. Uniform: u = (x >> 8)·2^-24 from one word; f64: the upper 53 bits of two words, times
+// 2^-53. The tensor holds low + (high − low)·u, computed in double and rounded once, so rounding
+// may give `high` itself. Normal: z = Φ⁻¹(p) by algorithm AS 241 PPND16 (Wichura, Applied
+// Statistics 37, 1988, about 16 digits), where p = (x + ½)·2^-32; f64: (the upper 52 bits of two
+// words + ½)·2^-52. Then mean + stddev·z as above. Nothing of a math library is used: only exact
+// conversions, integer operations and IEEE + − · / √ with no contraction into fused multiply-adds
+// (built with -ffp-contract=off; on CUDA the _rn intrinsics).
 #pragma once
 
 #include <cmath>
@@ -34,7 +35,8 @@ DEVSERVER_HOST_DEVICE inline RandomBlock PhiloxBlock(uint64_t seed, uint64_t cou
   return {{block[0], block[1], block[2], block[3]}};
 }
 
-// Two words as one number, for f64: element parity picks the pair, the first word is the upper half.
+// Two words as one number, for f64: element parity picks the pair, the first word is the upper
+// half.
 DEVSERVER_HOST_DEVICE inline uint64_t WordPair(const RandomBlock& block, int pair) {
   return (static_cast<uint64_t>(block.words[2 * pair]) << 32) | block.words[2 * pair + 1];
 }
@@ -64,7 +66,8 @@ DEVSERVER_HOST_DEVICE inline double ScaleAndShift(double shift, double scale, do
   return ExactAdd(shift, ExactMultiply(scale, x));
 }
 
-// ln x of a positive normal x; error below 1 ulp. The method of fdlibm's e_log.c (Sun Microsystems, 1993).
+// ln x of a positive normal x; error below 1 ulp. The method of fdlibm's e_log.c (Sun Microsystems,
+// 1993).
 DEVSERVER_HOST_DEVICE inline double NaturalLog(double x) {
   const uint64_t bits = BitsOf(x);
   int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -108,12 +111,12 @@ DEVSERVER_HOST_DEVICE inline double Rational7(const double (&upper)[8], const do
 
 // Φ⁻¹(p), the standard normal's quantile, for 0 < p < 1: PPND16.
 DEVSERVER_HOST_DEVICE inline double NormalQuantile(double p) {
-  constexpr double kA[] = {2509.0809287301226727,  33430.575583588128105, 67265.770927008700853,
-                           45921.953931549871457,  13731.693765509461125, 1971.5909503065514427,
+  constexpr double kA[] = {2509.0809287301226727, 33430.575583588128105, 67265.770927008700853,
+                           45921.953931549871457, 13731.693765509461125, 1971.5909503065514427,
                            133.14166789178437745, 3.387132872796366608};
-  constexpr double kB[] = {5226.495278852854561, 28729.085735721942674, 39307.89580009271061,
-                           21213.794301586595867, 5394.1960214247511077, 687.1870074920579083,
-                           42.313330701600911252, 1.0};
+  constexpr double kB[] = {
+      5226.495278852854561,  28729.085735721942674, 39307.89580009271061,  21213.794301586595867,
+      5394.1960214247511077, 687.1870074920579083,  42.313330701600911252, 1.0};
   constexpr double kC[] = {7.7454501427834140764e-4, 0.0227238449892691845833,
                            0.24178072517745061177,   1.27045825245236838258,
                            3.64784832476320460504,   5.7694972214606914055,
@@ -137,8 +140,8 @@ DEVSERVER_HOST_DEVICE inline double NormalQuantile(double p) {
   }
   const double tail = q < 0 ? p : ExactAdd(1.0, -p);
   const double r = ExactSqrt(-NaturalLog(tail));
-  const double z = r <= 5.0 ? Rational7(kC, kD, ExactAdd(r, -1.6))
-                            : Rational7(kE, kF, ExactAdd(r, -5.0));
+  const double z =
+      r <= 5.0 ? Rational7(kC, kD, ExactAdd(r, -1.6)) : Rational7(kE, kF, ExactAdd(r, -5.0));
   return q < 0 ? -z : z;
 }
 
