@@ -1,5 +1,5 @@
 #!/bin/bash
-# ctest: serial, timeout=120
+# ctest: serial, nosanitizer, timeout=120
 # The service as it is deployed, under a real systemd: PID 1 of its own namespaces over an overlay of this machine's /, so
 # that nothing is downloaded and the host sees none of the writes. Needs root and namespaces; skipped (77) without.
 set -euo pipefail
