@@ -10,7 +10,8 @@ namespace devserver {
 Account::Account(std::string session_name, const Limits& limits, size_t device_count)
     : session_name_(std::move(session_name)),
       bytes_limit_(limits.session_bytes),
-      bytes_by_device_(std::make_unique<std::atomic<uint64_t>[]>(device_count)) {}
+      bytes_by_device_(std::make_unique<std::atomic<uint64_t>[]>(device_count)),
+      tensors_by_device_(std::make_unique<std::atomic<uint64_t>[]>(device_count)) {}
 
 absl::Status Account::ReserveBytes(size_t device_index, uint64_t size_bytes) {
   uint64_t used = bytes_.load(std::memory_order_relaxed);

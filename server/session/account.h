@@ -25,6 +25,17 @@ class Account {
   }
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
+  // Tensors on a device: in the table, or still needed by queued work.
+  void TensorAdded(size_t device_index) {
+    tensors_by_device_[device_index].fetch_add(1, std::memory_order_relaxed);
+  }
+  void TensorRemoved(size_t device_index) {
+    tensors_by_device_[device_index].fetch_sub(1, std::memory_order_relaxed);
+  }
+  uint64_t tensors_on(size_t device_index) const {
+    return tensors_by_device_[device_index].load(std::memory_order_relaxed);
+  }
+
   // Commands that were accepted and have not finished.
   void CommandsStarted(uint64_t count) { in_flight_.fetch_add(count, std::memory_order_relaxed); }
   void CommandFinished() {
@@ -51,6 +62,7 @@ class Account {
   const std::string session_name_;
   const uint64_t bytes_limit_;
   const std::unique_ptr<std::atomic<uint64_t>[]> bytes_by_device_;
+  const std::unique_ptr<std::atomic<uint64_t>[]> tensors_by_device_;
 
   std::atomic<uint64_t> bytes_ = 0;
   std::atomic<uint64_t> in_flight_ = 0;

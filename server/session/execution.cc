@@ -43,6 +43,18 @@ void Execution::Attach(std::shared_ptr<Listener> listener) {
   }
 }
 
+void Execution::Flush() {
+  std::shared_ptr<Listener> listener;
+  {
+    MutexLock lock(&mu_);
+    sync_through_ = received_through_;
+    listener = WhoToTell();
+  }
+  if (listener != nullptr) {
+    listener->OnProgress();
+  }
+}
+
 void Execution::Detach(const Listener* listener) {
   std::shared_ptr<Listener> gone;  // Destroyed after the lock.
   MutexLock lock(&mu_);
@@ -67,9 +79,10 @@ void Execution::Close() {
   }
 }
 
-std::shared_ptr<Execution::Batch> Execution::BeginBatch(uint64_t acknowledged) {
-  std::map<uint64_t, Reply> forgotten;
-  auto batch = std::make_shared<Batch>(shared_from_this());
+std::shared_ptr<Execution::Batch> Execution::BeginBatch(const Listener* owner,
+                                                          uint64_t acknowledged) {
+  std::map<uint64_t, Reply> forgotten;  // They hold tensors: destroyed after the lock.
+  auto batch = std::make_shared<Batch>(shared_from_this(), owner);
   MutexLock lock(&mu_);
   handling_ = true;
   const auto end = replies_.upper_bound(acknowledged);
@@ -169,6 +182,11 @@ bool Execution::MayRead() {
   return !read_paused_;
 }
 
+bool Execution::Idle() const {
+  MutexLock lock(&mu_);
+  return batches_.empty() && unsent_.empty();
+}
+
 uint64_t Execution::received_through() const {
   MutexLock lock(&mu_);
   return received_through_;
@@ -176,6 +194,9 @@ uint64_t Execution::received_through() const {
 
 absl::StatusOr<bool> Execution::Batch::Accept(uint64_t number) {
   MutexLock lock(&execution_->mu_);
+  if (execution_->listener_.get() != owner_) {
+    return absl::AbortedError("another Execute stream of this session took over; a session has one at a time");
+  }
   if (number == 0 || number > execution_->received_through_ + 1) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "Execute: command number %d came after %d; a session numbers its commands 1, 2, 3, .. without gaps",
@@ -186,6 +207,7 @@ absl::StatusOr<bool> Execution::Batch::Accept(uint64_t number) {
   }
   execution_->received_through_ = number;
   last_number_ = number;
+  unfinished_.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -194,10 +216,10 @@ void Execution::Batch::Refuse(uint64_t number, const absl::Status& status) {
   reply.number = number;
   reply.status = status;
   execution_->AddReply(std::move(reply));
+  Finished();
 }
 
 Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number) {
-  batch->Started();
   return [batch, number](Tensor& tensor) {
     if (!tensor.status().ok() || tensor.is_copy()) {
       Reply reply;
@@ -212,7 +234,6 @@ Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& ba
 
 void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor,
                              bool raw) {
-  batch->Started();
   tensor->WhenDone([batch, number, raw](Tensor& done) {
     Reply reply;
     reply.number = number;
@@ -226,8 +247,11 @@ void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t numbe
 }
 
 void Execution::Batch::Sync(uint64_t number) {
-  MutexLock lock(&execution_->mu_);
-  execution_->sync_through_ = number;
+  {
+    MutexLock lock(&execution_->mu_);
+    execution_->sync_through_ = number;
+  }
+  Finished();
 }
 
 void Execution::Batch::Finished() {

@@ -55,8 +55,8 @@ class Execution : public std::enable_shared_from_this<Execution> {
   void Detach(const Listener* listener);
   void Close();
 
-  // A message has arrived. The client has the replies up to `acknowledged`.
-  std::shared_ptr<Batch> BeginBatch(uint64_t acknowledged);
+  // A message has arrived on the stream of `owner`. The client has the replies up to `acknowledged`.
+  std::shared_ptr<Batch> BeginBatch(const Listener* owner, uint64_t acknowledged);
   // All commands of the message were accepted or refused.
   void EndBatch(const std::shared_ptr<Batch>& batch);
 
@@ -69,6 +69,11 @@ class Execution : public std::enable_shared_from_this<Execution> {
   bool TakeOutgoing(size_t replies_max, Outgoing* outgoing);
   // Whether the stream may be read on. If not, the listener will be called when it may.
   bool MayRead();
+
+  // As if the client had sent a Sync behind what it sent.
+  void Flush();
+  // Nothing runs and nothing is left to hand out.
+  bool Idle() const;
 
   uint64_t received_through() const;
   uint64_t window_commands() const { return window_commands_; }
@@ -105,29 +110,31 @@ class Execution : public std::enable_shared_from_this<Execution> {
 // The commands of one message.
 class Execution::Batch {
  public:
-  explicit Batch(std::shared_ptr<Execution> execution) : execution_(std::move(execution)) {}
+  Batch(std::shared_ptr<Execution> execution, const Listener* owner)
+      : execution_(std::move(execution)), owner_(owner) {}
 
-  // Takes the next command. False: a replay, skip it. INVALID_ARGUMENT if a number was left out.
+  // Takes the next command. False: a replay, skip it. INVALID_ARGUMENT if a number was left out; ABORTED if another stream
+  // took over.
   absl::StatusOr<bool> Accept(uint64_t number);
 
   // --- How an accepted command ends: exactly one of these.
   void Refuse(uint64_t number, const absl::Status& status);
-  // For Request::done: the work was accepted and will finish.
+  // For Request::done of a command that was accepted by the session.
   static Tensor::DoneCallback WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number);
   static void Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor, bool raw);
   void Sync(uint64_t number);
-  void Nothing() {}  // finished at once, no reply
+  void Nothing() { Finished(); }  // done, no reply
 
  private:
   friend class Execution;
-  void Started() { unfinished_.fetch_add(1, std::memory_order_relaxed); }
   void Finished();
   bool finished() const { return unfinished_.load(std::memory_order_acquire) == 0; }
 
   // Constant after construction.
   const std::shared_ptr<Execution> execution_;
+  const Listener* const owner_;  // only compared
   uint64_t last_number_ = 0;  // touched only by the thread that handles the message, constant after EndBatch
-  std::atomic<uint64_t> unfinished_ = 1;  // the extra one is EndBatch's; 0 publishes the end
+  std::atomic<uint64_t> unfinished_ = 1;  // commands, and one for EndBatch; 0 publishes the end
 };
 
 }  // namespace devserver

@@ -38,7 +38,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   struct Options {
     std::string name;
     std::string peer;
-    std::string token;  // empty for a default session
+    std::string token;    // empty for a default session
+    uint64_t serial = 0;  // 1, 2, 3 in the order of opening; public, unlike the token
     Seconds lease{0};
     bool is_default = false;
   };

@@ -50,6 +50,7 @@ absl::StatusOr<SessionRef> SessionTable::Insert(std::string key, Session::Option
             sessions_.size(), limit)),
         details);
   }
+  options.serial = ++last_serial_;
   auto session = std::make_shared<Session>(std::move(options), surroundings_);
   sessions_.emplace(std::move(key), session);
   return session;
@@ -144,10 +145,13 @@ void SessionTable::CloseAll() {
 
 std::vector<SessionRef> SessionTable::List() const {
   std::vector<SessionRef> sessions;
-  MutexLock lock(&mu_);
-  for (const auto& [key, session] : sessions_) {
-    sessions.push_back(session);
+  {
+    MutexLock lock(&mu_);
+    for (const auto& [key, session] : sessions_) {
+      sessions.push_back(session);
+    }
   }
+  std::ranges::sort(sessions, {}, [](const SessionRef& session) { return session->options().serial; });
   return sessions;
 }
 

@@ -36,6 +36,7 @@ class SessionTable {
   size_t CloseExpired();
   void CloseAll();
 
+  // By serial.
   std::vector<SessionRef> List() const;
   const std::string& server_id() const { return server_id_; }
   const Surroundings& surroundings() const { return surroundings_; }
@@ -51,6 +52,7 @@ class SessionTable {
   mutable Mutex mu_;
   // By token, or by "default " and the peer. Tokens are hexadecimal, so the two can't meet.
   std::map<std::string, SessionRef, std::less<>> sessions_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_serial_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace devserver

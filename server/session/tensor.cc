@@ -33,12 +33,19 @@ absl::Status WithOrigin(const absl::Status& status, uint64_t id, uint64_t number
 }  // namespace
 
 Tensor::Tensor(Identity identity)
-    : identity_(std::move(identity)), last_used_(identity_.created.time_since_epoch().count()) {}
+    : identity_(std::move(identity)), last_used_(identity_.created.time_since_epoch().count()) {
+  if (identity_.queue != nullptr) {
+    identity_.account->TensorAdded(identity_.device_index);
+  }
+}
 
 Tensor::~Tensor() {
   if (reserved_bytes_ > 0) {
     buffer_ = DeviceBuffer();
     identity_.account->ReleaseBytes(identity_.device_index, reserved_bytes_);
+  }
+  if (identity_.queue != nullptr) {
+    identity_.account->TensorRemoved(identity_.device_index);
   }
 }
 

@@ -66,6 +66,7 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
 
   // --- Without work: for uploads and for commands that were refused.
   void SetBuffer(DeviceBuffer buffer);  // bytes were reserved in the account already
+  std::byte* upload_data() { return buffer_.data(); }
   void Fail(absl::Status status);       // status must not be OK
   void Complete();                      // ready
 
