@@ -23,6 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "server/base/status_macros.h"
+#include "server/config_keys.h"
 #include "server/flags.h"
 #include "server/listen_address.h"
 #include "server/notifier.h"
@@ -179,7 +180,15 @@ absl::Status Run(const Flags& flags, SignalWait& signals) {
     RETURN_IF_ERROR(WritePortFile(flags.port_file, addresses));
   }
   const std::string status = absl::StrFormat("serving on %s", Joined(addresses));
-  spdlog::info("devserverd {} {}", DEVSERVER_VERSION, status);
+  const Limits& limits = flags.config.limits;
+  spdlog::info(
+      "devserverd {} {}; limits: {} sessions, each {} in {} tensors and {} commands in flight; "
+      "messages {}; lease {}",
+      DEVSERVER_VERSION, status, limits.sessions,
+      FormatQuantity(static_cast<double>(limits.session_bytes), ConfigUnit::kBytes),
+      limits.session_tensors, limits.commands_in_flight,
+      FormatQuantity(static_cast<double>(limits.message_bytes), ConfigUnit::kBytes),
+      FormatQuantity(limits.lease_seconds, ConfigUnit::kSeconds));
   notifier.Ready(status);
   ServeUntilStopped(**server, signals, notifier);
   Drain(**server, signals, notifier, flags.config.limits.grace_seconds);
