@@ -63,10 +63,12 @@ absl::StatusOr<TensorRef> Session::Create(OpCode source, std::unique_ptr<const O
   const uint64_t fingerprint =
       Fingerprint(request.id, CommandKind::kCreate, source, AttributesHash(attributes.get()), device);
   const absl::StatusOr<TensorSpec> spec = InferSpec(source, {}, *attributes);
-  absl::StatusOr<Accepted> accepted = spec.status();
+  absl::StatusOr<Accepted> accepted = Accepted{};
   {
     MutexLock lock(&mu_);
-    if (spec.ok()) {
+    if (!spec.ok()) {
+      accepted = spec.status();
+    } else {
       accepted = CreateLocked(*spec, device, fingerprint, request, [&](Tensor& tensor) {
         tensor.SetOp(source, {}, std::move(attributes));
       });
