@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "grpc/health/v1/health.pb.h"
 #include "server/base/status_macros.h"
 #include "server/device/discover.h"
 #include "server/listen_address.h"
@@ -78,6 +79,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerConfig& config
 absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // Links the descriptor in, so that reflection can describe the health service too.
+  grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::ServerBuilder builder;
   TuneChannels(config_.limits, &builder);
   std::vector<ListenAddress> addresses;
