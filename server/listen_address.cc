@@ -5,8 +5,10 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <cstring>
+#include <cstddef>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 
@@ -49,7 +51,8 @@ absl::StatusOr<ListenAddress> ParseUnix(std::string_view text, std::string_view 
 }
 
 bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return std::tolower(x) == std::tolower(y); });
 }
 
 }  // namespace
@@ -86,7 +89,7 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text) {
   if (colon == std::string_view::npos) {
     return BadAddress(text, "there is no port");
   }
-  std::string_view host = text.substr(0, colon);
+  const std::string_view host = text.substr(0, colon);
   const std::string_view digits = text.substr(colon + 1);
   uint16_t port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);

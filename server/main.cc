@@ -129,7 +129,7 @@ void ServeUntilStopped(Server& server, SignalWait& signals, Notifier& notifier) 
     const bool healthy = server.Healthy();
     if (healthy != was_healthy) {
       spdlog::log(healthy ? spdlog::level::info : spdlog::level::err, "the server is {}",
-                  healthy ? "healthy again" : "not healthy: its devices' threads don't move");
+                  healthy ? "healthy again" : "not healthy: the timer that keeps leases is late");
       was_healthy = healthy;
     }
     if (watched && healthy) {
