@@ -25,8 +25,13 @@ namespace {
 // Leases are kept to a fifth of a second: "within lease + 1 s" leaves room for a busy machine.
 constexpr std::chrono::milliseconds kTickPeriod{200};
 constexpr std::chrono::seconds kTickLateMax{5};
-// Messages up to this are read and refused with our own words ("use the stream"); larger ones gRPC itself refuses.
-constexpr uint64_t kMessageSlack = 4;
+// Messages up to this are read and refused with our own words ("use the stream"); larger ones gRPC
+// itself refuses.
+constexpr uint64_t kMessageSlack = 2;
+// Calls of one connection at once, so that unread messages of one client are bounded.
+constexpr int kCallsPerConnection = 256;
+// How long replies that gRPC still holds may keep tensors alive after the last call has ended.
+constexpr std::chrono::seconds kLastReferencesMax{2};
 
 std::string HostName() {
   char name[256] = {};
@@ -42,6 +47,7 @@ void TuneChannels(const Limits& limits, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_WRITE_BUFFER_SIZE, 4 * kMiB);
   builder->AddChannelArgument(GRPC_ARG_TCP_READ_CHUNK_SIZE, kMiB);
   builder->AddChannelArgument(GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 * kMiB);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsPerConnection);
   // Two servers on one port would share its calls at random.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A peer that is gone without a word is noticed in half a minute; clients may ping every 5 s.
@@ -57,7 +63,7 @@ void TuneChannels(const Limits& limits, grpc::ServerBuilder* builder) {
 
 Server::Server(const ServerConfig& config)
     : config_(config),
-      host_memory_(HostMemoryLimit(config.devices)),
+      host_memory_(std::make_unique<HostMemory>(HostMemoryLimit(config.devices))),
       stalls_(Seconds(config.limits.stall_seconds)),
       slot_(&config_.limits),
       last_tick_(Clock::Real()->Now().time_since_epoch().count()) {
@@ -103,14 +109,16 @@ absl::Status Server::Listen() {
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < addresses.size(); ++i) {
     if (grpc_server_ == nullptr || ports[i] == 0) {
-      return absl::UnavailableError(absl::StrFormat(
-          "can't listen on %s: in use, or not an address of this machine; choose another with --listen, or port 0 for any",
-          addresses[i].ToString()));
+      return absl::UnavailableError(
+          absl::StrFormat("can't listen on %s: in use, or not an address of this machine; choose "
+                          "another with --listen, or port 0 for any",
+                          addresses[i].ToString()));
     }
     if (addresses[i].unix_path.empty()) {
       addresses[i].port = static_cast<uint16_t>(ports[i]);
     } else {
-      // Whoever may log in here may use loopback too; a socket that only root can open would be of no use.
+      // Whoever may log in here may use loopback too; a socket that only root can open would be of
+      // no use.
       chmod(addresses[i].unix_path.c_str(), 0666);
     }
     addresses_.push_back(addresses[i].ToString());
@@ -121,7 +129,7 @@ absl::Status Server::Listen() {
 
 absl::Status Server::OpenDevices() {
   ASSIGN_OR_RETURN(std::vector<std::unique_ptr<Device>> devices,
-                   devserver::OpenDevices(config_.devices, &host_memory_));
+                   devserver::OpenDevices(config_.devices, host_memory_.get()));
   Fabric fabric = BuildFabric(devices);
   OpenDevices(std::move(devices), std::move(fabric), NoGpuReason());
   return absl::OkStatus();
@@ -135,7 +143,8 @@ void Server::OpenDevices(std::vector<std::unique_ptr<Device>> devices, Fabric fa
   }
   backend_ = std::make_unique<Backend>(
       config_.name.empty() ? HostName() : config_.name,
-      new DeviceSet(std::move(devices), std::move(fabric), std::move(no_gpu_reason)), &config_.limits, Clock::Real());
+      new DeviceSet(std::move(devices), std::move(fabric), std::move(no_gpu_reason)),
+      &config_.limits, Clock::Real());
   slot_.Set(backend_.get());
   ticking_.store(backend_.get(), std::memory_order_release);
   grpc_server_->GetHealthCheckService()->SetServingStatus(true);
@@ -145,11 +154,13 @@ void Server::Drain(absl::Duration grace) {
   if (std::exchange(drained_, true)) {
     return;
   }
-  const TimePoint deadline = Clock::Real()->Now() + std::chrono::nanoseconds(absl::ToInt64Nanoseconds(grace));
+  const TimePoint deadline =
+      Clock::Real()->Now() + std::chrono::nanoseconds(absl::ToInt64Nanoseconds(grace));
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   slot_.Close();
   if (backend_ != nullptr) {
-    // Queued work first: its callers get their results. Then the sessions: their streams end, what is left does not start.
+    // Queued work first: its callers get their results. Then the sessions: their streams end, what
+    // is left does not start.
     MutexLock lock(&timer_mu_);
     const auto busy = [this] {
       uint64_t queued = 0;
@@ -159,19 +170,22 @@ void Server::Drain(absl::Duration grace) {
       return queued > 0;
     };
     while (busy() && Clock::Real()->Now() < deadline) {
-      timer_wake_.WaitUntil(&timer_mu_, std::chrono::steady_clock::now() + std::chrono::milliseconds(10));
+      timer_wake_.WaitUntil(&timer_mu_,
+                            std::chrono::steady_clock::now() + std::chrono::milliseconds(10));
     }
   }
   if (backend_ != nullptr) {
     for (const SessionRef& session : backend_->sessions.List()) {
       const uint64_t bytes = session->account().bytes();
       if (bytes > 0) {
-        spdlog::info("session '{}' of {} still held {} bytes", session->options().name, session->options().peer, bytes);
+        spdlog::info("session '{}' of {} still held {} bytes", session->options().name,
+                     session->options().peer, bytes);
       }
     }
     backend_->sessions.CloseAll();
   }
-  // Bulk streams and watches that are still open get what is left of the grace time, then they are cancelled.
+  // Bulk streams and watches that are still open get what is left of the grace time, then they are
+  // cancelled.
   const auto left = std::max(deadline - Clock::Real()->Now(), TimePoint::duration::zero());
   grpc_server_->Shutdown(std::chrono::system_clock::now() + left);
 }
@@ -189,11 +203,40 @@ Server::~Server() {
     timer_.join();
   }
   grpc_server_.reset();
+  WaitForLastReferences();
   for (const std::string& address : addresses_) {
     const absl::StatusOr<ListenAddress> parsed = ParseListenAddress(address);
     if (parsed.ok() && !parsed->unix_path.empty()) {
       unlink(parsed->unix_path.c_str());
     }
+  }
+}
+
+// gRPC may still hold slices over tensors' memory for connections that it is closing in the
+// background.
+void Server::WaitForLastReferences() {
+  if (backend_ == nullptr) {
+    return;
+  }
+  backend_->sessions.CloseAll();
+  const auto held = [this] {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < backend_->devices->size(); ++i) {
+      bytes += backend_->devices->queue(i).device().memory().used_bytes;
+    }
+    return bytes;
+  };
+  const TimePoint deadline = Clock::Real()->Now() + kLastReferencesMax;
+  MutexLock lock(&timer_mu_);
+  while (held() > 0 && Clock::Real()->Now() < deadline) {
+    timer_wake_.WaitUntil(&timer_mu_,
+                          std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
+  }
+  if (held() > 0) {
+    spdlog::error(
+        "{} bytes of tensors are still referenced at the end; they are left to the kernel", held());
+    static_cast<void>(backend_.release());  // What is still referenced must not be destroyed.
+    static_cast<void>(host_memory_.release());
   }
 }
 

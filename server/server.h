@@ -2,7 +2,8 @@
 //
 //   Start        the port listens, health says NOT_SERVING, every call is UNAVAILABLE
 //   OpenDevices  devices are open, health says SERVING
-//   Drain        health says NOT_SERVING, running calls finish within the grace time, sessions are closed
+//   Drain        health says NOT_SERVING, running calls finish within the grace time, sessions are
+//   closed
 // Thread safety: Start, OpenDevices, Drain and the destructor on one thread; the rest on any.
 #pragma once
 
@@ -28,7 +29,8 @@ namespace devserver {
 
 class Server {
  public:
-  // Errors: INVALID_ARGUMENT for what CheckConfig refuses; UNAVAILABLE if an address can't be listened on.
+  // Errors: INVALID_ARGUMENT for what CheckConfig refuses; UNAVAILABLE if an address can't be
+  // listened on.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerConfig& config);
   // Drains without grace if that was not done.
   ~Server();
@@ -38,12 +40,13 @@ class Server {
   // The devices that the configuration asks for.
   absl::Status OpenDevices();
   // These instead. `fabric` holds their links.
-  void OpenDevices(std::vector<std::unique_ptr<Device>> devices, Fabric fabric, std::string no_gpu_reason);
+  void OpenDevices(std::vector<std::unique_ptr<Device>> devices, Fabric fabric,
+                   std::string no_gpu_reason);
 
   // Where it listens, with the ports that were chosen: "127.0.0.1:50151", "unix:/run/x.sock".
   const std::vector<std::string>& addresses() const { return addresses_; }
   // The budget of real memory that all devices of the configuration share.
-  HostMemory* host_memory() { return &host_memory_; }
+  HostMemory* host_memory() { return host_memory_.get(); }
 
   // Returns when all calls have ended: at the latest a moment after `grace`.
   void Drain(absl::Duration grace);
@@ -53,12 +56,13 @@ class Server {
  private:
   explicit Server(const ServerConfig& config);
   absl::Status Listen();
+  void WaitForLastReferences();
   void TimerLoop();
   void Tick();
 
   // Constant after construction.
   const ServerConfig config_;
-  HostMemory host_memory_;
+  std::unique_ptr<HostMemory> host_memory_;
   StallWatch stalls_;
   BackendSlot slot_;
   std::unique_ptr<Backend> backend_;

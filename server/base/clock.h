@@ -1,4 +1,5 @@
-// Where leases and ages read the time, so that their tests take microseconds (tests/fakes/fake_clock.h).
+// Where leases and ages read the time, so that their tests take microseconds
+// (tests/fakes/fake_clock.h).
 #pragma once
 
 #include <chrono>

@@ -10,7 +10,8 @@ namespace {
 
 constexpr char kPayloadUrl[] = "devserver/error_details";
 
-// The fixed part of the payload; the two strings follow, each ended by NUL. Lives inside one process only.
+// The fixed part of the payload; the two strings follow, each ended by NUL. Lives inside one
+// process only.
 struct Fixed {
   int32_t reason;
   uint64_t origin_tensor, command_number, asked, used, limit, cure_source, cure_bytes;

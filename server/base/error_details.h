@@ -1,5 +1,6 @@
-// What a program needs of an error so that it does not parse texts. Travels inside an absl::Status as a payload; the RPC
-// layer turns it into the typed detail devserver.v1.OpError and the client library turns that back.
+// What a program needs of an error so that it does not parse texts. Travels inside an absl::Status
+// as a payload; the RPC layer turns it into the typed detail devserver.v1.OpError and the client
+// library turns that back.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ enum class ErrorReason : int32_t {
 
 struct ErrorDetails {
   ErrorReason reason = ErrorReason::kUnspecified;
-  uint64_t origin_tensor = 0;  // the tensor whose command failed first; 0: none
+  uint64_t origin_tensor = 0;   // the tensor whose command failed first; 0: none
   uint64_t command_number = 0;  // of the origin, 0 outside Execute
   std::string device;
 

@@ -1,8 +1,8 @@
-// A std::mutex that clang's thread-safety analysis understands. absl::Mutex is not used: the prebuilt library is not
-// instrumented, so ThreadSanitizer reports races that are not there.
+// A std::mutex that clang's thread-safety analysis understands. absl::Mutex is not used: the
+// prebuilt library is not instrumented, so ThreadSanitizer reports races that are not there.
 //
-// Thread safety: these types are the thread safety. Hold a Mutex for memory operations only: no I/O, no device call, no
-// callback.
+// Thread safety: these types are the thread safety. Hold a Mutex for memory operations only: no
+// I/O, no device call, no callback.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// RETURN_IF_ERROR(status) and ASSIGN_OR_RETURN(target, status_or): leave the function with the error, or go on.
+// RETURN_IF_ERROR(status) and ASSIGN_OR_RETURN(target, status_or): leave the function with the
+// error, or go on.
 #pragma once
 
 #include <utility>
@@ -9,11 +10,11 @@
 #define DEVSERVER_CONCAT_INNER(a, b) a##b
 #define DEVSERVER_CONCAT(a, b) DEVSERVER_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                          \
-  do { \
+#define RETURN_IF_ERROR(expression)                                             \
+  do {                                                                          \
     if (absl::Status devserver_status = (expression); !devserver_status.ok()) { \
-      return devserver_status;                               \
-    }                                                        \
+      return devserver_status;                                                  \
+    }                                                                           \
   } while (false)
 
 #define ASSIGN_OR_RETURN(target, expression) \

@@ -1,9 +1,11 @@
-// The backend contract: what a new kind of device must supply. tests/conformance/ is its meaning, run against every backend.
+// The backend contract: what a new kind of device must supply. tests/conformance/ is its meaning,
+// run against every backend.
 //
-// Threads: Run and Synchronize are called only by the thread of the device's queue (device_queue.h). Everything else may be
-// called by any thread. A Device outlives its buffers.
-// Errors: ResourceExhausted = out of memory (asked, used and limit are in the details), Unimplemented = this device can't,
-// Unavailable = the device is lost. Arguments were checked before: a backend asserts, it does not validate.
+// Threads: Run and Synchronize are called only by the thread of the device's queue
+// (device_queue.h). Everything else may be called by any thread. A Device outlives its buffers.
+// Errors: ResourceExhausted = out of memory (asked, used and limit are in the details),
+// Unimplemented = this device can't, Unavailable = the device is lost. Arguments were checked
+// before: a backend asserts, it does not validate.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +44,8 @@ class DeviceBuffer {
   }
   ~DeviceBuffer();
 
-  // A device address: not for the host to read unless Device::host_readable(). 64-byte aligned; null when empty.
+  // A device address: not for the host to read unless Device::host_readable(). 64-byte aligned;
+  // null when empty.
   std::byte* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
 
@@ -57,7 +60,7 @@ enum class DeviceKind : uint8_t { kCpu = 1, kCuda = 2, kSimulated = 3 };
 
 // Constant while the device is open.
 struct DeviceProperties {
-  std::string name;   // "cpu:0", "gpu:1"
+  std::string name;  // "cpu:0", "gpu:1"
   DeviceKind kind = DeviceKind::kCpu;
   std::string model;  // "Tesla V100-SXM2-16GB"
   std::string uuid;
@@ -99,22 +102,27 @@ class Device {
   virtual const DeviceProperties& properties() const = 0;
   virtual DeviceMemory memory() const = 0;
   virtual Telemetry telemetry() const = 0;
-  // Whether this device can run `code` on inputs of `dtype`. The op table's dtypes are the upper bound.
+  // Whether this device can run `code` on inputs of `dtype`. The op table's dtypes are the upper
+  // bound.
   virtual bool Supports(OpCode code, DType dtype) const = 0;
-  // Whether the host may read and write buffers through data(). True for CPUs and simulated devices.
+  // Whether the host may read and write buffers through data(). True for CPUs and simulated
+  // devices.
   virtual bool host_readable() const = 0;
   // A simulated device's own clock; 0 for real ones.
   virtual double simulated_seconds() const { return 0; }
 
-  // `size_bytes` 0 gives an empty buffer. ResourceExhausted when it would exceed the device's memory limit.
+  // `size_bytes` 0 gives an empty buffer. ResourceExhausted when it would exceed the device's
+  // memory limit.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t size_bytes) = 0;
   // Both block until the bytes are there.
   virtual absl::Status CopyFromHost(std::span<const std::byte> source, std::byte* target) = 0;
   virtual absl::Status CopyToHost(const std::byte* source, std::span<std::byte> target) = 0;
-  // Copies from a buffer of `peer` (which may be this device) to `target` on this device. Queue thread only.
+  // Copies from a buffer of `peer` (which may be this device) to `target` on this device. Queue
+  // thread only.
   virtual absl::Status CopyFromPeer(Device& peer, const std::byte* source, std::byte* target,
                                     size_t size_bytes) = 0;
-  // Starts one op. The result may be read by later ops and copies of this device at once, by the host after Synchronize.
+  // Starts one op. The result may be read by later ops and copies of this device at once, by the
+  // host after Synchronize.
   virtual absl::Status Run(const OpCall& call) = 0;
   // Waits for everything that Run started.
   virtual absl::Status Synchronize() = 0;

@@ -7,8 +7,8 @@
 namespace devserver {
 namespace {
 
-// How many tasks an asynchronous device is given before it is synchronised: enough to hide the cost of a
-// synchronisation (about 10 us), few enough that a reply does not wait for long.
+// How many tasks an asynchronous device is given before it is synchronised: enough to hide the cost
+// of a synchronisation (about 10 us), few enough that a reply does not wait for long.
 constexpr size_t kIssuedMax = 64;
 
 class DrainMarker final : public DeviceTask {
@@ -88,7 +88,8 @@ void DeviceQueue::Loop() {
 }
 
 void DeviceQueue::RunBatch(std::vector<std::shared_ptr<DeviceTask>>& batch) {
-  // Every reference is dropped as soon as it can be: a chain of a thousand temporaries then needs two buffers.
+  // Every reference is dropped as soon as it can be: a chain of a thousand temporaries then needs
+  // two buffers.
   const bool computes_at_once = device_->host_readable();
   for (std::shared_ptr<DeviceTask>& task : batch) {
     if (task->Issue(*device_)) {
@@ -111,7 +112,8 @@ void DeviceQueue::FinishIssued() {
     }
     issued_.clear();
   }
-  // After Finish, which may have queued work elsewhere: the sum over all queues is 0 only when nothing is left anywhere.
+  // After Finish, which may have queued work elsewhere: the sum over all queues is 0 only when
+  // nothing is left anywhere.
   queued_.fetch_sub(std::exchange(taken_, 0), std::memory_order_release);
 }
 

@@ -1,9 +1,10 @@
 // A device and the one thread that runs its work, first in, first out.
 //
-// The thread takes everything queued at once and runs it task by task; it sleeps when there is nothing. A task is started
-// (Issue) and later finished (Finish), when its result may be read by the host. On a device that computes at once (cpu,
-// sim) a task is finished right after it was issued; a device with asynchronous streams is synchronised once for a batch.
-// Threads: Push from any thread. Tasks run on the queue's thread, and must not block on other tasks of any queue.
+// The thread takes everything queued at once and runs it task by task; it sleeps when there is
+// nothing. A task is started (Issue) and later finished (Finish), when its result may be read by
+// the host. On a device that computes at once (cpu, sim) a task is finished right after it was
+// issued; a device with asynchronous streams is synchronised once for a batch. Threads: Push from
+// any thread. Tasks run on the queue's thread, and must not block on other tasks of any queue.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,8 @@ namespace devserver {
 class DeviceTask {
  public:
   virtual ~DeviceTask() = default;
-  // Starts the work on `device` and lets go of what only the work needed (its inputs). Returns false if nobody will ever
-  // look at the result, so that Finish need not be called.
+  // Starts the work on `device` and lets go of what only the work needed (its inputs). Returns
+  // false if nobody will ever look at the result, so that Finish need not be called.
   virtual bool Issue(Device& device) = 0;
   // The result is there (`synchronized` OK) or the device failed.
   virtual void Finish(const absl::Status& synchronized) = 0;
@@ -40,7 +41,8 @@ class DeviceQueue {
   Device& device() const { return *device_; }
   const std::string& name() const { return device_->properties().name; }
 
-  // Not bounded here: sessions bound their commands in flight (session/limits.h), and there is a bound on sessions.
+  // Not bounded here: sessions bound their commands in flight (session/limits.h), and there is a
+  // bound on sessions.
   void Push(std::shared_ptr<DeviceTask> task);
   // Waits until everything pushed before has finished. Never on the queue's own thread.
   void Drain();

@@ -14,8 +14,10 @@
 namespace devserver {
 namespace {
 
-constexpr size_t kBlockBytesMin = 64;           // A cache line: keeps buffers apart and oneDNN's loads aligned.
-constexpr size_t kMapBytesMin = size_t{2} << 20;  // From one huge page on, blocks are mapped for themselves.
+constexpr size_t kBlockBytesMin =
+    64;  // A cache line: keeps buffers apart and oneDNN's loads aligned.
+constexpr size_t kMapBytesMin = size_t{2}
+                                << 20;  // From one huge page on, blocks are mapped for themselves.
 
 absl::Status OutOfMemory(const std::string& whose, uint64_t asked, uint64_t used, uint64_t limit,
                          std::string_view cure) {
@@ -25,10 +27,10 @@ absl::Status OutOfMemory(const std::string& whose, uint64_t asked, uint64_t used
   details.asked = asked;
   details.used = used;
   details.limit = limit;
-  return WithDetails(
-      absl::ResourceExhaustedError(absl::StrFormat(
-          "%s is out of memory: asked %d bytes, used %d, limit %d; %s", whose, asked, used, limit, cure)),
-      details);
+  return WithDetails(absl::ResourceExhaustedError(absl::StrFormat(
+                         "%s is out of memory: asked %d bytes, used %d, limit %d; %s", whose, asked,
+                         used, limit, cure)),
+                     details);
 }
 
 }  // namespace
@@ -106,10 +108,12 @@ std::byte* MemoryPool::MapBlock(size_t block_bytes) {
     if (data == MAP_FAILED) {
       data = nullptr;
     } else {
-      madvise(data, block_bytes, MADV_HUGEPAGE);  // Only advice: fails harmlessly where it is switched off.
+      madvise(data, block_bytes,
+              MADV_HUGEPAGE);  // Only advice: fails harmlessly where it is switched off.
     }
   } else {
-    data = std::aligned_alloc(kBlockBytesMin, (block_bytes + kBlockBytesMin - 1) / kBlockBytesMin * kBlockBytesMin);
+    data = std::aligned_alloc(kBlockBytesMin,
+                              (block_bytes + kBlockBytesMin - 1) / kBlockBytesMin * kBlockBytesMin);
   }
   if (data == nullptr) {
     host_->Release(block_bytes);

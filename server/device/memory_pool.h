@@ -1,9 +1,9 @@
-// Memory of CPU and simulated devices. Fresh pages are the slowest thing on a server, so blocks are kept by size class and
-// used again; large ones ask for huge pages.
+// Memory of CPU and simulated devices. Fresh pages are the slowest thing on a server, so blocks are
+// kept by size class and used again; large ones ask for huge pages.
 //
-// HostMemory is the machine's budget, shared by every pool: four simulated 16 GB devices must not bring down a host of 24.
-// MemoryPool is one device's memory under the device's own limit.
-// Thread safety: any thread.
+// HostMemory is the machine's budget, shared by every pool: four simulated 16 GB devices must not
+// bring down a host of 24. MemoryPool is one device's memory under the device's own limit. Thread
+// safety: any thread.
 #pragma once
 
 #include <array>
@@ -47,9 +47,10 @@ class HostMemory {
 class MemoryPool {
  public:
   struct Options {
-    std::string device_name;        // for messages
-    uint64_t limit_bytes = 0;       // of tensors, exact sizes
-    uint64_t cache_limit_bytes = 0;  // free blocks kept for reuse; beyond it they go back to the kernel
+    std::string device_name;   // for messages
+    uint64_t limit_bytes = 0;  // of tensors, exact sizes
+    uint64_t cache_limit_bytes =
+        0;  // free blocks kept for reuse; beyond it they go back to the kernel
   };
 
   // `host` must outlive the pool.
@@ -59,8 +60,9 @@ class MemoryPool {
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
-  // 64-byte aligned, contents undefined, null for size 0. ResourceExhausted (kDeviceMemory: asked, used, limit) if the
-  // device's limit or the host's budget would be exceeded, after the cache has been given back and one more try.
+  // 64-byte aligned, contents undefined, null for size 0. ResourceExhausted (kDeviceMemory: asked,
+  // used, limit) if the device's limit or the host's budget would be exceeded, after the cache has
+  // been given back and one more try.
   absl::StatusOr<std::byte*> Allocate(size_t size_bytes);
   void Free(std::byte* data, size_t size_bytes);
 
@@ -70,7 +72,8 @@ class MemoryPool {
   // Gives every cached block back to the kernel.
   void Trim();
 
-  // The block size that serves `size_bytes`: four classes per power of two, so at most a quarter is lost.
+  // The block size that serves `size_bytes`: four classes per power of two, so at most a quarter is
+  // lost.
   static size_t BlockBytes(size_t size_bytes);
 
  private:

@@ -9,7 +9,8 @@ QuoteLeg MakeLeg(const std::string& source, const std::string& target, const Lin
                  uint64_t size_bytes) {
   QuoteLeg leg = {source, target, link.medium, {}};
   if (link.bytes_per_second > 0) {
-    leg.estimated.seconds = link.latency_seconds + static_cast<double>(size_bytes) / link.bytes_per_second;
+    leg.estimated.seconds =
+        link.latency_seconds + static_cast<double>(size_bytes) / link.bytes_per_second;
     leg.estimated.basis = Basis::kConfigured;
   }
   return leg;

@@ -1,8 +1,8 @@
 // Links between devices, and what a copy over them is expected to cost. Pure arithmetic, no I/O.
 //
-// A link has a latency and a bandwidth: moving n bytes over it takes latency + n / bandwidth (the alpha-beta model). A
-// route is a list of links; a quote has one leg per link and their sum. "Unknown" is a value, never zero.
-// Thread safety: a Fabric is constant once it is built.
+// A link has a latency and a bandwidth: moving n bytes over it takes latency + n / bandwidth (the
+// alpha-beta model). A route is a list of links; a quote has one leg per link and their sum.
+// "Unknown" is a value, never zero. Thread safety: a Fabric is constant once it is built.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,13 @@ enum class Medium : uint8_t {
   kTcp = 6,
   kRdma = 7
 };
-enum class Basis : uint8_t { kUnknown = 0, kConfigured = 1, kCalibrated = 2, kClock = 3, kModel = 4 };
+enum class Basis : uint8_t {
+  kUnknown = 0,
+  kConfigured = 1,
+  kCalibrated = 2,
+  kClock = 3,
+  kModel = 4
+};
 
 // A time with what it rests on.
 struct Duration {
@@ -59,7 +65,8 @@ class Fabric {
   // A directed link; the reverse is a second one. `source` = `target` is a copy within a device.
   void AddLink(const std::string& source, const std::string& target, const Link& link);
 
-  // The direct link where there is one, else the two over "cpu:0" (staged through host memory), else one unknown leg.
+  // The direct link where there is one, else the two over "cpu:0" (staged through host memory),
+  // else one unknown leg.
   Quote QuoteCopy(const std::string& source, const std::string& target, uint64_t size_bytes) const;
 
  private:

@@ -1,8 +1,7 @@
 // What the services serve: devices and sessions, once they are open.
 //
-// The port listens before the devices are open, which takes seconds on real GPUs: until then every call is UNAVAILABLE and
-// health says NOT_SERVING.
-// Thread safety: any thread.
+// The port listens before the devices are open, which takes seconds on real GPUs: until then every
+// call is UNAVAILABLE and health says NOT_SERVING. Thread safety: any thread.
 #pragma once
 
 #include <atomic>
@@ -46,7 +45,10 @@ class UtilizationMeter {
 
 struct Backend {
   Backend(std::string name, DeviceSet* set, const Limits* limits, const Clock* clock)
-      : server_name(std::move(name)), devices(set), sessions({set, limits, clock}), utilization(*set) {}
+      : server_name(std::move(name)),
+        devices(set),
+        sessions({set, limits, clock}),
+        utilization(*set) {}
 
   const std::string server_name;
   const std::unique_ptr<DeviceSet> devices;  // declared before what uses it
@@ -65,7 +67,8 @@ class BackendSlot {
 
   // UNAVAILABLE before the devices are open and when the server is shutting down.
   absl::StatusOr<Backend*> Get() const;
-  // The session that a call names by its metadata, or the caller's default session. Its lease is renewed.
+  // The session that a call names by its metadata, or the caller's default session. Its lease is
+  // renewed.
   absl::StatusOr<SessionRef> FindSession(const grpc::ServerContextBase& context) const;
 
   const Limits& limits() const { return *limits_; }

@@ -24,8 +24,9 @@ namespace {
 grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
   grpc::ByteBuffer buffer;
   bool own_buffer = false;
-  const grpc::Status status = grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(
-      message, &buffer, &own_buffer);
+  const grpc::Status status =
+      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &buffer,
+                                                                                 &own_buffer);
   return status.ok() ? buffer : grpc::ByteBuffer();
 }
 
@@ -33,7 +34,11 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   Upload(const BackendSlot& slot, StallWatch* stalls, grpc::CallbackServerContext* context,
          grpc::ByteBuffer* reply)
-      : slot_(slot), context_(context), reply_(reply), watched_(stalls, context), session_(slot.FindSession(*context)) {
+      : slot_(slot),
+        context_(context),
+        reply_(reply),
+        watched_(stalls, context),
+        session_(slot.FindSession(*context)) {
     if (!session_.ok()) {
       Finish(ToGrpc(session_.status()));
       return;
@@ -64,13 +69,14 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     grpc::ProtoBufferReader reader(&message_);
     v1::UploadHeader header;
     bool has_header = false;
-    RETURN_IF_ERROR(ParseUploadMessage(&reader, &header, &has_header, [&](std::span<const std::byte> piece) {
-      if (has_header && tensor_ == nullptr) {
-        RETURN_IF_ERROR(Begin(header));
-        has_header = false;
-      }
-      return TakePiece(piece);
-    }));
+    RETURN_IF_ERROR(
+        ParseUploadMessage(&reader, &header, &has_header, [&](std::span<const std::byte> piece) {
+          if (has_header && tensor_ == nullptr) {
+            RETURN_IF_ERROR(Begin(header));
+            has_header = false;
+          }
+          return TakePiece(piece);
+        }));
     message_.Clear();
     return has_header ? Begin(header) : absl::OkStatus();
   }
@@ -83,7 +89,8 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     ASSIGN_OR_RETURN(const TensorSpec spec,
                      SpecFromWire({header.shape().data(), static_cast<size_t>(header.shape_size())},
                                   header.dtype()));
-    ASSIGN_OR_RETURN(tensor_, (*session_)->BeginUpload(spec, header.device(), header.id(), header.label()));
+    ASSIGN_OR_RETURN(tensor_,
+                     (*session_)->BeginUpload(spec, header.device(), header.id(), header.label()));
     is_replay_ = tensor_->done();
     return absl::OkStatus();
   }
@@ -122,10 +129,11 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       same = std::ranges::equal(piece, recorded);
     }
     if (!same) {
-      return MakeError(absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
-                       absl::StrFormat("tensor %d exists with other bytes; choose another id, or 0 to let the "
-                                       "server pick",
-                                       tensor_->id()));
+      return MakeError(
+          absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
+          absl::StrFormat("tensor %d exists with other bytes; choose another id, or 0 to let the "
+                          "server pick",
+                          tensor_->id()));
     }
     return absl::OkStatus();
   }
@@ -151,7 +159,8 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
         "cpu:0", tensor_->device_name(), tensor_->size_bytes());
     reply.set_measured_seconds(SecondsBetween(start_, Clock::Real()->Now()));
     reply.set_simulated_seconds(quote.simulated ? quote.estimated.seconds : 0);
-    ReceiptToWire(quote, reply.measured_seconds(), reply.simulated_seconds(), reply.mutable_receipt());
+    ReceiptToWire(quote, reply.measured_seconds(), reply.simulated_seconds(),
+                  reply.mutable_receipt());
     *reply_ = Serialize(reply);
     return absl::OkStatus();
   }
@@ -207,8 +216,8 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     const uint64_t whole = tensor_->size_bytes();
     if (parsed.offset_bytes() > whole || parsed.size_bytes() > whole - parsed.offset_bytes()) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "Download: bytes %d to %d of tensor %d were asked for, which is %d bytes", parsed.offset_bytes(),
-          parsed.offset_bytes() + parsed.size_bytes(), parsed.id(), whole));
+          "Download: bytes %d to %d of tensor %d were asked for, which is %d bytes",
+          parsed.offset_bytes(), parsed.offset_bytes() + parsed.size_bytes(), parsed.id(), whole));
     }
     position_ = parsed.offset_bytes();
     end_ = parsed.size_bytes() == 0 ? whole : position_ + parsed.size_bytes();
@@ -250,7 +259,8 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     prefix[0] = v1::DownloadReply::kChunkFieldNumber << 3 | 2;  // 2: length-delimited
     const uint8_t* const prefix_end =
         google::protobuf::io::CodedOutputStream::WriteVarint64ToArray(size_bytes, prefix + 1);
-    grpc::Slice slices[2] = {grpc::Slice(prefix, static_cast<size_t>(prefix_end - prefix)), grpc::Slice()};
+    grpc::Slice slices[2] = {grpc::Slice(prefix, static_cast<size_t>(prefix_end - prefix)),
+                             grpc::Slice()};
     Device& device = tensor_->queue()->device();
     if (device.host_readable()) {
       slices[1] = grpc::Slice(
@@ -268,13 +278,13 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   v1::DownloadReply MakeReceipt() {
     v1::DownloadReply reply;
-    const Quote quote = session_->surroundings().devices->fabric().QuoteCopy(tensor_->device_name(), "cpu:0",
-                                                                             size_bytes_);
+    const Quote quote = session_->surroundings().devices->fabric().QuoteCopy(tensor_->device_name(),
+                                                                             "cpu:0", size_bytes_);
     if (quote.simulated) {
       tensor_->queue()->device().AdvanceClock(quote.estimated.seconds);
     }
-    ReceiptToWire(quote, SecondsBetween(start_, Clock::Real()->Now()), quote.simulated ? quote.estimated.seconds : 0,
-                  reply.mutable_receipt());
+    ReceiptToWire(quote, SecondsBetween(start_, Clock::Real()->Now()),
+                  quote.simulated ? quote.estimated.seconds : 0, reply.mutable_receipt());
     return reply;
   }
 
@@ -285,7 +295,8 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   uint64_t end_ = 0;
   uint64_t size_bytes_ = 0;
 
-  // Touched only by reactions, which come one at a time, and before the first by the tensor's callback.
+  // Touched only by reactions, which come one at a time, and before the first by the tensor's
+  // callback.
   TimePoint start_;
   grpc::ByteBuffer message_;
   uint64_t position_ = 0;
@@ -294,13 +305,15 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
 }  // namespace
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadStream(const BackendSlot& slot, StallWatch* stalls,
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadStream(const BackendSlot& slot,
+                                                           StallWatch* stalls,
                                                            grpc::CallbackServerContext* context,
                                                            grpc::ByteBuffer* reply) {
   return new Upload(slot, stalls, context, reply);
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewDownloadStream(const BackendSlot& slot, StallWatch* stalls,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewDownloadStream(const BackendSlot& slot,
+                                                              StallWatch* stalls,
                                                               grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer& request) {
   return new Download(slot, stalls, context, request);

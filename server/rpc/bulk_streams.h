@@ -1,7 +1,9 @@
-// Upload and Download: bulk bytes as raw ByteBuffers, one copy from the message into the tensor's memory on the way in, none
-// on the way out (slices over the tensor's memory, which they keep alive).
+// Upload and Download: bulk bytes as raw ByteBuffers, one copy from the message into the tensor's
+// memory on the way in, none on the way out (slices over the tensor's memory, which they keep
+// alive).
 //
-// A stream that moves nothing for limits.stall_seconds is ended. An upload that ends early, late or wrong leaves nothing.
+// A stream that moves nothing for limits.stall_seconds is ended. An upload that ends early, late or
+// wrong leaves nothing.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -13,10 +15,12 @@
 namespace devserver {
 
 // Both delete themselves when the call is over.
-grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadStream(const BackendSlot& slot, StallWatch* stalls,
+grpc::ServerReadReactor<grpc::ByteBuffer>* NewUploadStream(const BackendSlot& slot,
+                                                           StallWatch* stalls,
                                                            grpc::CallbackServerContext* context,
                                                            grpc::ByteBuffer* reply);
-grpc::ServerWriteReactor<grpc::ByteBuffer>* NewDownloadStream(const BackendSlot& slot, StallWatch* stalls,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* NewDownloadStream(const BackendSlot& slot,
+                                                              StallWatch* stalls,
                                                               grpc::CallbackServerContext* context,
                                                               const grpc::ByteBuffer& request);
 

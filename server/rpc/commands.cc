@@ -31,7 +31,8 @@ absl::Status NoSuchOp(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<TensorRef> RunCreate(Session& session, const v1::Create& create, Session::Request request) {
+absl::StatusOr<TensorRef> RunCreate(Session& session, const v1::Create& create,
+                                    Session::Request request) {
   request.id = create.id();
   absl::StatusOr<CreateContent> content = ContentFromWire(create, *session.surroundings().limits);
   if (!content.ok()) {
@@ -42,7 +43,8 @@ absl::StatusOr<TensorRef> RunCreate(Session& session, const v1::Create& create, 
     return session.CreateFromValues(content->spec, std::move(content->values), create.device(),
                                     std::move(request));
   }
-  return session.Create(content->source, std::move(content->attributes), create.device(), std::move(request));
+  return session.Create(content->source, std::move(content->attributes), create.device(),
+                        std::move(request));
 }
 
 absl::StatusOr<TensorRef> RunOp(Session& session, const v1::Op& op, Session::Request request) {
@@ -53,7 +55,8 @@ absl::StatusOr<TensorRef> RunOp(Session& session, const v1::Op& op, Session::Req
   }
   std::unique_ptr<const OpAttributes> attributes;
   if (op.has_attributes()) {
-    absl::StatusOr<std::unique_ptr<const OpAttributes>> parsed = AttributesFromWire(op.attributes());
+    absl::StatusOr<std::unique_ptr<const OpAttributes>> parsed =
+        AttributesFromWire(op.attributes());
     if (!parsed.ok()) {
       return Refuse(session, request, parsed.status());
     }
@@ -63,7 +66,8 @@ absl::StatusOr<TensorRef> RunOp(Session& session, const v1::Op& op, Session::Req
                        std::move(attributes), std::move(request));
 }
 
-absl::StatusOr<TensorRef> RunCopy(Session& session, const v1::Copy& copy, Session::Request request) {
+absl::StatusOr<TensorRef> RunCopy(Session& session, const v1::Copy& copy,
+                                  Session::Request request) {
   request.id = copy.id();
   return session.Copy(copy.source(), copy.device(), copy.max_seconds(), std::move(request));
 }
@@ -71,9 +75,11 @@ absl::StatusOr<TensorRef> RunCopy(Session& session, const v1::Copy& copy, Sessio
 absl::StatusOr<TensorRef> FindForFetch(Session& session, const v1::Fetch& fetch) {
   ASSIGN_OR_RETURN(TensorRef tensor, session.Find(fetch.id()));
   const Limits& limits = *session.surroundings().limits;
-  // As numbers every element takes 8 bytes or more; three quarters of a message leave room for the rest of a reply.
+  // As numbers every element takes 8 bytes or more; three quarters of a message leave room for the
+  // rest of a reply.
   const uint64_t reply_bytes =
-      fetch.raw() ? tensor->size_bytes() : static_cast<uint64_t>(tensor->spec().shape.element_count()) * 8;
+      fetch.raw() ? tensor->size_bytes()
+                  : static_cast<uint64_t>(tensor->spec().shape.element_count()) * 8;
   if (tensor->size_bytes() > limits.inline_bytes || reply_bytes > limits.message_bytes / 4 * 3) {
     ErrorDetails details;
     details.reason = ErrorReason::kLimit;

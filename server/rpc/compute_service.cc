@@ -20,8 +20,8 @@ void FailReply(const absl::Status& status, v1::CommandReply* reply) {
   OpErrorToWire(status, reply->mutable_error());
 }
 
-// A batch in one RPC. Replies are filled on whatever thread a command finishes, each its own; the last one ends the call.
-// Deletes itself.
+// A batch in one RPC. Replies are filled on whatever thread a command finishes, each its own; the
+// last one ends the call. Deletes itself.
 class RunCall {
  public:
   RunCall(grpc::ServerUnaryReactor* reactor, SessionRef session, const v1::RunRequest* request,
@@ -83,13 +83,16 @@ class RunCall {
         runs_on = refused.ok();
         break;
       case v1::Command::kDelete:
-        refused = session_->Delete({command.delete_().ids().data(),
-                                    static_cast<size_t>(command.delete_().ids_size())}).status();
+        refused = session_
+                      ->Delete({command.delete_().ids().data(),
+                                static_cast<size_t>(command.delete_().ids_size())})
+                      .status();
         break;
       case v1::Command::kSync:  // The whole call waits for everything in it.
         break;
       case v1::Command::KIND_NOT_SET:
-        refused = absl::InvalidArgumentError("Run: a command without a kind; give create, op, copy, delete, fetch or sync");
+        refused = absl::InvalidArgumentError(
+            "Run: a command without a kind; give create, op, copy, delete, fetch or sync");
         break;
     }
     if (!refused.ok()) {
@@ -103,8 +106,9 @@ class RunCall {
   absl::Status StartFetch(const v1::Fetch& fetch, v1::CommandReply* reply) {
     ASSIGN_OR_RETURN(const TensorRef tensor, FindForFetch(*session_, fetch));
     tensor->WhenDone([this, reply, raw = fetch.raw()](Tensor& done) {
-      const absl::Status status = done.status().ok() ? FillFetched(done, raw, reply->mutable_fetched())
-                                                     : done.InputFailed("fetch");
+      const absl::Status status = done.status().ok()
+                                      ? FillFetched(done, raw, reply->mutable_fetched())
+                                      : done.InputFailed("fetch");
       if (!status.ok()) {
         FailReply(status, reply);
       }
@@ -131,12 +135,12 @@ class RunCall {
       details.reason = ErrorReason::kLimit;
       details.asked = reply_bytes;
       details.limit = session_->surroundings().limits->message_bytes;
-      status = ToGrpc(WithDetails(
-          absl::ResourceExhaustedError(absl::StrFormat(
-              "Run: the commands were run, but their replies take %d bytes, limit %d (limits.message_bytes); fetch "
-              "less in one call, or use the Execute or Download stream",
-              details.asked, details.limit)),
-          details));
+      status = ToGrpc(WithDetails(absl::ResourceExhaustedError(absl::StrFormat(
+                                      "Run: the commands were run, but their replies take %d "
+                                      "bytes, limit %d (limits.message_bytes); fetch "
+                                      "less in one call, or use the Execute or Download stream",
+                                      details.asked, details.limit)),
+                                  details));
     }
     reactor_->Finish(status);
     delete this;
@@ -164,7 +168,8 @@ class ComputeService final : public v1::ComputeService::CallbackService {
  public:
   explicit ComputeService(const BackendSlot* slot) : slot_(*slot) {}
 
-  grpc::ServerUnaryReactor* MatMul(grpc::CallbackServerContext* context, const v1::MatMulRequest* request,
+  grpc::ServerUnaryReactor* MatMul(grpc::CallbackServerContext* context,
+                                   const v1::MatMulRequest* request,
                                    v1::TensorReply* reply) override {
     return Finish(context, reply, [request](Session& session, Session::Request command) {
       command.id = request->id();
@@ -175,11 +180,13 @@ class ComputeService final : public v1::ComputeService::CallbackService {
         attributes->transpose_b = request->transpose_b();
       }
       const uint64_t inputs[] = {request->a(), request->b()};
-      return session.Apply(OpCode::kMatMul, inputs, std::move(attributes), std::move(command)).status();
+      return session.Apply(OpCode::kMatMul, inputs, std::move(attributes), std::move(command))
+          .status();
     });
   }
 
-  grpc::ServerUnaryReactor* Dense(grpc::CallbackServerContext* context, const v1::DenseRequest* request,
+  grpc::ServerUnaryReactor* Dense(grpc::CallbackServerContext* context,
+                                  const v1::DenseRequest* request,
                                   v1::TensorReply* reply) override {
     return Finish(context, reply, [request](Session& session, Session::Request command) {
       command.id = request->id();
@@ -187,7 +194,9 @@ class ComputeService final : public v1::ComputeService::CallbackService {
       ASSIGN_OR_RETURN(attributes->activation, ActivationFromWire(request->activation()));
       const uint64_t inputs[] = {request->x(), request->w(), request->bias()};
       const size_t count = request->bias() == 0 ? 2 : 3;
-      return session.Apply(OpCode::kDense, {inputs, count}, std::move(attributes), std::move(command)).status();
+      return session
+          .Apply(OpCode::kDense, {inputs, count}, std::move(attributes), std::move(command))
+          .status();
     });
   }
 
@@ -216,7 +225,8 @@ class ComputeService final : public v1::ComputeService::CallbackService {
 
  private:
   template <typename Launch>
-  grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, v1::TensorReply* reply, Launch launch) {
+  grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, v1::TensorReply* reply,
+                                   Launch launch) {
     return FinishWhenDone(slot_, context, std::move(launch),
                           [reply](Tensor& tensor) { return FillTensorReply(tensor, reply); });
   }

@@ -60,8 +60,8 @@ void DevicesToWire(const Backend& backend, v1::ListDevicesReply* reply) {
   reply->set_no_gpu_reason(backend.devices->no_gpu_reason());
 }
 
-// Sends the list every interval until the caller ends the call. Alarms and writes take turns: there is never more than one
-// of both under way.
+// Sends the list every interval until the caller ends the call. Alarms and writes take turns: there
+// is never more than one of both under way.
 class Watch final : public grpc::ServerWriteReactor<v1::ListDevicesReply> {
  public:
   Watch(const BackendSlot* slot, double interval_seconds)
@@ -73,7 +73,8 @@ class Watch final : public grpc::ServerWriteReactor<v1::ListDevicesReply> {
     {
       MutexLock lock(&mu_);
       if (ok && !cancelled_) {
-        alarm_.Set(std::chrono::system_clock::now() + interval_, [this](bool /*in_time*/) { Send(); });
+        alarm_.Set(std::chrono::system_clock::now() + interval_,
+                   [this](bool /*in_time*/) { Send(); });
         alarm_is_set_ = true;
         return;
       }
@@ -141,7 +142,8 @@ class DeviceService final : public v1::DeviceService::CallbackService {
     return FinishWith(context, backend.status());
   }
 
-  grpc::ServerUnaryReactor* GetDevice(grpc::CallbackServerContext* context, const v1::GetDeviceRequest* request,
+  grpc::ServerUnaryReactor* GetDevice(grpc::CallbackServerContext* context,
+                                      const v1::GetDeviceRequest* request,
                                       v1::Device* reply) override {
     return FinishWith(context, Get(*request, reply));
   }
@@ -151,13 +153,14 @@ class DeviceService final : public v1::DeviceService::CallbackService {
     const double interval = request->interval_seconds() == 0 ? 1 : request->interval_seconds();
     if (!(interval >= kWatchSecondsMin && interval <= kWatchSecondsMax)) {
       return new RefusedWatch(absl::InvalidArgumentError(
-          absl::StrFormat("interval_seconds is %g; give %g to %g, or 0 for 1", interval, kWatchSecondsMin,
-                          kWatchSecondsMax)));
+          absl::StrFormat("interval_seconds is %g; give %g to %g, or 0 for 1", interval,
+                          kWatchSecondsMin, kWatchSecondsMax)));
     }
     return new Watch(&slot_, interval);
   }
 
-  grpc::ServerUnaryReactor* ListOps(grpc::CallbackServerContext* context, const v1::ListOpsRequest* request,
+  grpc::ServerUnaryReactor* ListOps(grpc::CallbackServerContext* context,
+                                    const v1::ListOpsRequest* request,
                                     v1::ListOpsReply* reply) override {
     return FinishWith(context, Ops(*request, reply));
   }

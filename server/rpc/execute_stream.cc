@@ -21,14 +21,15 @@ namespace {
 
 using Reactor = grpc::ServerBidiReactor<v1::ExecuteRequest, v1::ExecuteReply>;
 
-// The first block of the request's arena: a batch of 64 commands fits, so reading costs no allocation.
+// The first block of the request's arena: a batch of 64 commands fits, so reading costs no
+// allocation.
 constexpr size_t kArenaBytes = size_t{64} << 10;
 constexpr size_t kRepliesPerMessage = 256;
 
 class ExecuteStream;
 
-// What the session's execution knows of the stream. The stream takes itself out before it goes, so that a thread of a
-// device that is late finds nothing.
+// What the session's execution knows of the stream. The stream takes itself out before it goes, so
+// that a thread of a device that is late finds nothing.
 class StreamListener final : public Execution::Listener {
  public:
   explicit StreamListener(ExecuteStream* stream) : stream_(stream) {}
@@ -131,8 +132,9 @@ class ExecuteStream final : public Reactor {
  private:
   Execution& execution() { return session_->execution(); }
 
-  // Starts the next read, unless the window is used up: then Pump comes back to it. Safe against the end of the stream:
-  // it is only called from reactions, which OnDone waits for, and from Pump, which TakeOut waits for.
+  // Starts the next read, unless the window is used up: then Pump comes back to it. Safe against
+  // the end of the stream: it is only called from reactions, which OnDone waits for, and from Pump,
+  // which TakeOut waits for.
   void ReadOn() {
     {
       MutexLock lock(&mu_);
@@ -146,7 +148,8 @@ class ExecuteStream final : public Reactor {
     StartRead(request_);
   }
 
-  // Called by whoever set writing_; returns with a write under way, the call ended, or nothing to say.
+  // Called by whoever set writing_; returns with a write under way, the call ended, or nothing to
+  // say.
   void Send() {
     while (true) {
       std::optional<absl::Status> end;
@@ -206,7 +209,8 @@ class ExecuteStream final : public Reactor {
   }
 
   absl::Status Handle(const v1::ExecuteRequest& request) {
-    const std::shared_ptr<Execution::Batch> batch = execution().BeginBatch(listener_.get(), request.received_through());
+    const std::shared_ptr<Execution::Batch> batch =
+        execution().BeginBatch(listener_.get(), request.received_through());
     absl::Status status;
     for (const v1::Command& command : request.commands()) {
       const absl::StatusOr<bool> is_new = batch->Accept(command.number());
@@ -244,8 +248,10 @@ class ExecuteStream final : public Reactor {
         break;
       }
       case v1::Command::kDelete:
-        refused = session_->Delete({command.delete_().ids().data(),
-                                    static_cast<size_t>(command.delete_().ids_size())}).status();
+        refused = session_
+                      ->Delete({command.delete_().ids().data(),
+                                static_cast<size_t>(command.delete_().ids_size())})
+                      .status();
         if (refused.ok()) {
           batch->Nothing();
         }
@@ -263,7 +269,8 @@ class ExecuteStream final : public Reactor {
     }
   }
 
-  static Session::Request MakeRequest(uint64_t number, const std::shared_ptr<Execution::Batch>& batch) {
+  static Session::Request MakeRequest(uint64_t number,
+                                      const std::shared_ptr<Execution::Batch>& batch) {
     Session::Request request;
     request.command_number = number;
     request.leave_failed = true;
@@ -287,7 +294,8 @@ class ExecuteStream final : public Reactor {
   // Guarded by mu_.
   Mutex mu_;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;
-  bool writing_ ABSL_GUARDED_BY(mu_) = false;      // a write is under way, or somebody looks for one to do
+  bool writing_ ABSL_GUARDED_BY(mu_) =
+      false;  // a write is under way, or somebody looks for one to do
   bool pump_wanted_ ABSL_GUARDED_BY(mu_) = false;  // look once more before writing_ goes
   bool half_closed_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;

@@ -1,5 +1,5 @@
-// The gRPC services: decode, call the core, encode; nothing else. Callback API: no call blocks a thread of gRPC's.
-// `slot` must outlive the services, the services the server.
+// The gRPC services: decode, call the core, encode; nothing else. Callback API: no call blocks a
+// thread of gRPC's. `slot` must outlive the services, the services the server.
 #pragma once
 
 #include <grpcpp/impl/codegen/service_type.h>

@@ -29,7 +29,8 @@ class SessionService final : public v1::SessionService::CallbackService {
     return FinishWith(context, Attach(*request, reply));
   }
 
-  grpc::ServerUnaryReactor* KeepAlive(grpc::CallbackServerContext* context, const v1::KeepAliveRequest* /*request*/,
+  grpc::ServerUnaryReactor* KeepAlive(grpc::CallbackServerContext* context,
+                                      const v1::KeepAliveRequest* /*request*/,
                                       v1::KeepAliveReply* reply) override {
     return WithSession(context, [&](const SessionRef& session) {
       reply->set_lease_remaining_seconds(session->lease_remaining().count());
@@ -37,7 +38,8 @@ class SessionService final : public v1::SessionService::CallbackService {
   }
 
   grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context,
-                                       const v1::GetSessionRequest* /*request*/, v1::Session* reply) override {
+                                       const v1::GetSessionRequest* /*request*/,
+                                       v1::Session* reply) override {
     return WithSession(context, [&](const SessionRef& session) { SessionToWire(*session, reply); });
   }
 
@@ -72,18 +74,20 @@ class SessionService final : public v1::SessionService::CallbackService {
     return FinishWith(context, session.status());
   }
 
-  absl::Status Open(const grpc::CallbackServerContext& context, const v1::OpenSessionRequest& request,
-                    v1::OpenSessionReply* reply) {
+  absl::Status Open(const grpc::CallbackServerContext& context,
+                    const v1::OpenSessionRequest& request, v1::OpenSessionReply* reply) {
     ASSIGN_OR_RETURN(Backend* const backend, slot_.Get());
     const bool any = request.protocol_min() == 0 && request.protocol_max() == 0;
     if (!any && (request.protocol_min() > kProtocol || request.protocol_max() < kProtocol)) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "the client speaks protocols %d to %d, this server %d to %d; use a client or server of a fitting version",
-          request.protocol_min(), request.protocol_max(), kProtocol, kProtocol));
+      return absl::FailedPreconditionError(
+          absl::StrFormat("the client speaks protocols %d to %d, this server %d to %d; use a "
+                          "client or server of a fitting version",
+                          request.protocol_min(), request.protocol_max(), kProtocol, kProtocol));
     }
     RETURN_IF_ERROR(CheckLabel(request.name(), slot_.limits()));
-    ASSIGN_OR_RETURN(const SessionRef session, backend->sessions.Open(request.name(), PeerAddress(context),
-                                                                      request.lease_seconds()));
+    ASSIGN_OR_RETURN(
+        const SessionRef session,
+        backend->sessions.Open(request.name(), PeerAddress(context), request.lease_seconds()));
     reply->set_token(session->options().token);
     SessionToWire(*session, reply->mutable_session());
     reply->set_protocol(kProtocol);

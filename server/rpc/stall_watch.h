@@ -1,5 +1,5 @@
-// Ends bulk streams that have moved nothing for too long, so that a vanished or stalled peer does not hold memory.
-// Thread safety: any thread; CancelStalled is called by one timer.
+// Ends bulk streams that have moved nothing for too long, so that a vanished or stalled peer does
+// not hold memory. Thread safety: any thread; CancelStalled is called by one timer.
 #pragma once
 
 #include <atomic>

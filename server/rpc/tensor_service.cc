@@ -32,25 +32,31 @@ absl::StatusOr<PageStart> ParsePageToken(const std::string& token) {
   const std::vector<std::string> parts = absl::StrSplit(token, ':');
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &start.session) ||
       !absl::SimpleAtoi(parts[1], &start.tensor)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "page_token '%s' is not one of ours; give the last reply's next_page_token", token.substr(0, 64)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("page_token '%s' is not one of ours; give the last reply's next_page_token",
+                        token.substr(0, 64)));
   }
   return start;
 }
 
 // Bulk streams as raw bytes, everything else as messages.
-using RawBulkService =
-    v1::TensorService::WithRawCallbackMethod_Upload<v1::TensorService::WithRawCallbackMethod_Download<
-        v1::TensorService::WithCallbackMethod_CreateTensor<v1::TensorService::WithCallbackMethod_GetTensor<
-            v1::TensorService::WithCallbackMethod_ListTensors<v1::TensorService::WithCallbackMethod_CopyTensor<
-                v1::TensorService::WithCallbackMethod_EnsureOn<v1::TensorService::WithCallbackMethod_FetchTensor<
-                    v1::TensorService::WithCallbackMethod_DeleteTensors<v1::TensorService::Service>>>>>>>>>;
+using RawBulkService = v1::TensorService::WithRawCallbackMethod_Upload<
+    v1::TensorService::WithRawCallbackMethod_Download<
+        v1::TensorService::WithCallbackMethod_CreateTensor<
+            v1::TensorService::WithCallbackMethod_GetTensor<
+                v1::TensorService::WithCallbackMethod_ListTensors<
+                    v1::TensorService::WithCallbackMethod_CopyTensor<
+                        v1::TensorService::WithCallbackMethod_EnsureOn<
+                            v1::TensorService::WithCallbackMethod_FetchTensor<
+                                v1::TensorService::WithCallbackMethod_DeleteTensors<
+                                    v1::TensorService::Service>>>>>>>>>;
 
 class TensorService final : public RawBulkService {
  public:
   TensorService(const BackendSlot* slot, StallWatch* stalls) : slot_(*slot), stalls_(stalls) {}
 
-  grpc::ServerUnaryReactor* CreateTensor(grpc::CallbackServerContext* context, const v1::Create* request,
+  grpc::ServerUnaryReactor* CreateTensor(grpc::CallbackServerContext* context,
+                                         const v1::Create* request,
                                          v1::TensorReply* reply) override {
     return FinishWhenDone(
         slot_, context,
@@ -60,7 +66,8 @@ class TensorService final : public RawBulkService {
         [reply](Tensor& tensor) { return FillTensorReply(tensor, reply); });
   }
 
-  grpc::ServerUnaryReactor* GetTensor(grpc::CallbackServerContext* context, const v1::GetTensorRequest* request,
+  grpc::ServerUnaryReactor* GetTensor(grpc::CallbackServerContext* context,
+                                      const v1::GetTensorRequest* request,
                                       v1::Tensor* reply) override {
     return FinishWith(context, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const SessionRef session, slot_.FindSession(*context));
@@ -76,8 +83,8 @@ class TensorService final : public RawBulkService {
     return FinishWith(context, List(*context, *request, reply));
   }
 
-  grpc::ServerUnaryReactor* CopyTensor(grpc::CallbackServerContext* context, const v1::Copy* request,
-                                       v1::TensorReply* reply) override {
+  grpc::ServerUnaryReactor* CopyTensor(grpc::CallbackServerContext* context,
+                                       const v1::Copy* request, v1::TensorReply* reply) override {
     return FinishWhenDone(
         slot_, context,
         [request](Session& session, Session::Request command) {
@@ -92,7 +99,9 @@ class TensorService final : public RawBulkService {
         slot_, context,
         [request](Session& session, Session::Request command) {
           command.id = request->id();
-          return session.EnsureOn(request->source(), request->device(), request->max_seconds(), std::move(command))
+          return session
+              .EnsureOn(request->source(), request->device(), request->max_seconds(),
+                        std::move(command))
               .status();
         },
         [request, reply](Tensor& tensor) {
@@ -106,7 +115,8 @@ class TensorService final : public RawBulkService {
         });
   }
 
-  grpc::ServerUnaryReactor* FetchTensor(grpc::CallbackServerContext* context, const v1::Fetch* request,
+  grpc::ServerUnaryReactor* FetchTensor(grpc::CallbackServerContext* context,
+                                        const v1::Fetch* request,
                                         v1::FetchedTensor* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
     const absl::StatusOr<TensorRef> tensor = [&]() -> absl::StatusOr<TensorRef> {
@@ -118,17 +128,20 @@ class TensorService final : public RawBulkService {
       return reactor;
     }
     (*tensor)->WhenDone([reactor, reply, raw = request->raw()](Tensor& done) {
-      reactor->Finish(ToGrpc(done.status().ok() ? FillFetched(done, raw, reply) : done.InputFailed("FetchTensor")));
+      reactor->Finish(ToGrpc(done.status().ok() ? FillFetched(done, raw, reply)
+                                                : done.InputFailed("FetchTensor")));
     });
     return reactor;
   }
 
-  grpc::ServerUnaryReactor* DeleteTensors(grpc::CallbackServerContext* context, const v1::Delete* request,
+  grpc::ServerUnaryReactor* DeleteTensors(grpc::CallbackServerContext* context,
+                                          const v1::Delete* request,
                                           v1::DeleteReply* reply) override {
     return FinishWith(context, [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const SessionRef session, slot_.FindSession(*context));
-      ASSIGN_OR_RETURN(const uint64_t freed_bytes,
-                       session->Delete({request->ids().data(), static_cast<size_t>(request->ids_size())}));
+      ASSIGN_OR_RETURN(
+          const uint64_t freed_bytes,
+          session->Delete({request->ids().data(), static_cast<size_t>(request->ids_size())}));
       reply->set_freed_bytes(freed_bytes);
       return absl::OkStatus();
     }());
@@ -145,8 +158,8 @@ class TensorService final : public RawBulkService {
   }
 
  private:
-  absl::Status List(const grpc::CallbackServerContext& context, const v1::ListTensorsRequest& request,
-                    v1::ListTensorsReply* reply) {
+  absl::Status List(const grpc::CallbackServerContext& context,
+                    const v1::ListTensorsRequest& request, v1::ListTensorsReply* reply) {
     ASSIGN_OR_RETURN(const SessionRef own, slot_.FindSession(context));
     ASSIGN_OR_RETURN(Backend* const backend, slot_.Get());
     const DeviceQueue* only = nullptr;

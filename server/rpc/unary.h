@@ -12,18 +12,21 @@
 
 namespace devserver {
 
-inline grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context, const absl::Status& status) {
+inline grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context,
+                                            const absl::Status& status) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
-// Queues work by `launch(session, request)`, which returns StatusOr<TensorRef>, and ends the call when its tensor is done:
-// with `fill(tensor)`, which returns a Status, or with the tensor's failure. A tensor that failed is taken out of the
-// table again: the caller has the status and never sees the handle.
+// Queues work by `launch(session, request)`, which returns StatusOr<TensorRef>, and ends the call
+// when its tensor is done: with `fill(tensor)`, which returns a Status, or with the tensor's
+// failure. A tensor that failed is taken out of the table again: the caller has the status and
+// never sees the handle.
 template <typename Launch, typename Fill>
-grpc::ServerUnaryReactor* FinishWhenDone(const BackendSlot& slot, grpc::CallbackServerContext* context,
-                                         Launch launch, Fill fill) {
+grpc::ServerUnaryReactor* FinishWhenDone(const BackendSlot& slot,
+                                         grpc::CallbackServerContext* context, Launch launch,
+                                         Fill fill) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::StatusOr<SessionRef> session = slot.FindSession(*context);
   if (!session.ok()) {

@@ -17,23 +17,30 @@ namespace {
 
 // Enumerations that travel are the same numbers on both sides.
 static_assert(static_cast<int>(DType::kF32) == v1::F32 && static_cast<int>(DType::kF64) == v1::F64);
-static_assert(static_cast<int>(DType::kF16) == v1::F16 && static_cast<int>(DType::kBF16) == v1::BF16);
+static_assert(static_cast<int>(DType::kF16) == v1::F16 &&
+              static_cast<int>(DType::kBF16) == v1::BF16);
 static_assert(static_cast<int>(DType::kI32) == v1::I32 && static_cast<int>(DType::kI64) == v1::I64);
 static_assert(static_cast<int>(DType::kU8) == v1::U8 && static_cast<int>(DType::kBool) == v1::BOOL);
-static_assert(static_cast<int>(Activation::kNone) == v1::NONE && static_cast<int>(Activation::kRelu) == v1::RELU);
-static_assert(static_cast<int>(Activation::kGelu) == v1::GELU && static_cast<int>(Activation::kTanh) == v1::TANH);
+static_assert(static_cast<int>(Activation::kNone) == v1::NONE &&
+              static_cast<int>(Activation::kRelu) == v1::RELU);
+static_assert(static_cast<int>(Activation::kGelu) == v1::GELU &&
+              static_cast<int>(Activation::kTanh) == v1::TANH);
 static_assert(static_cast<int>(Activation::kSigmoid) == v1::SIGMOID);
-static_assert(static_cast<int>(Medium::kMemory) == v1::Leg::MEMORY && static_cast<int>(Medium::kPcie) == v1::Leg::PCIE);
-static_assert(static_cast<int>(Medium::kNvlink) == v1::Leg::NVLINK && static_cast<int>(Medium::kTcp) == v1::Leg::TCP);
+static_assert(static_cast<int>(Medium::kMemory) == v1::Leg::MEMORY &&
+              static_cast<int>(Medium::kPcie) == v1::Leg::PCIE);
+static_assert(static_cast<int>(Medium::kNvlink) == v1::Leg::NVLINK &&
+              static_cast<int>(Medium::kTcp) == v1::Leg::TCP);
 static_assert(static_cast<int>(Basis::kConfigured) == v1::Seconds::CONFIGURED);
-static_assert(static_cast<int>(Basis::kClock) == v1::Seconds::CLOCK && static_cast<int>(Basis::kModel) == v1::Seconds::MODEL);
+static_assert(static_cast<int>(Basis::kClock) == v1::Seconds::CLOCK &&
+              static_cast<int>(Basis::kModel) == v1::Seconds::MODEL);
 static_assert(static_cast<int>(ErrorReason::kNoSuchTensor) == v1::OpError::NO_SUCH_TENSOR);
 static_assert(static_cast<int>(ErrorReason::kDeviceMismatch) == v1::OpError::DEVICE_MISMATCH);
 static_assert(static_cast<int>(ErrorReason::kInputFailed) == v1::OpError::INPUT_FAILED);
 static_assert(static_cast<int>(ErrorReason::kTooExpensive) == v1::OpError::TOO_EXPENSIVE);
 static_assert(static_cast<int>(ErrorReason::kCancelled) == v1::OpError::CANCELLED);
 
-constexpr int kListLengthMax = 64;  // of axes, starts, stops: far above the limit on dimensions, and bounds a message
+constexpr int kListLengthMax =
+    64;  // of axes, starts, stops: far above the limit on dimensions, and bounds a message
 
 std::span<const int64_t> Dims(const google::protobuf::RepeatedField<int64_t>& field) {
   return {field.data(), static_cast<size_t>(field.size())};
@@ -54,7 +61,8 @@ void SecondsToWire(const Duration& duration, v1::Seconds* wire) {
   wire->set_samples(duration.samples);
 }
 
-absl::Status CountMismatch(const TensorSpec& spec, std::string_view unit, uint64_t given, uint64_t wanted) {
+absl::Status CountMismatch(const TensorSpec& spec, std::string_view unit, uint64_t given,
+                           uint64_t wanted) {
   return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
                    absl::StrFormat("values don't fill the shape: %s takes %d %s, %d were given",
                                    spec.ToString(), wanted, unit, given));
@@ -84,8 +92,8 @@ absl::Status ValuesFromWire(const v1::Values& values, const TensorSpec& spec,
   if (values.integers_size() > 0) {
     return StoreIntegers(Dims(values.integers()), spec.dtype, *elements);
   }
-  return StoreNumbers({values.numbers().data(), static_cast<size_t>(values.numbers_size())}, spec.dtype,
-                      *elements);
+  return StoreNumbers({values.numbers().data(), static_cast<size_t>(values.numbers_size())},
+                      spec.dtype, *elements);
 }
 
 }  // namespace
@@ -95,9 +103,11 @@ absl::StatusOr<DType> DTypeFromWire(v1::DType dtype) {
     return DType::kF32;
   }
   if (!v1::DType_IsValid(dtype)) {
-    return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kDtypeUnsupported,
-                     absl::StrFormat("no dtype has the number %d; there are F32, F64, F16, BF16, I32, I64, U8, BOOL",
-                                     static_cast<int>(dtype)));
+    return MakeError(
+        absl::StatusCode::kInvalidArgument, ErrorReason::kDtypeUnsupported,
+        absl::StrFormat(
+            "no dtype has the number %d; there are F32, F64, F16, BF16, I32, I64, U8, BOOL",
+            static_cast<int>(dtype)));
   }
   return static_cast<DType>(dtype);
 }
@@ -116,9 +126,9 @@ absl::StatusOr<TensorSpec> SpecFromWire(std::span<const int64_t> dims, v1::DType
 
 absl::StatusOr<Activation> ActivationFromWire(v1::Activation activation) {
   if (!v1::Activation_IsValid(activation)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("no activation has the number %d; there are NONE, RELU, GELU, TANH, SIGMOID",
-                        static_cast<int>(activation)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "no activation has the number %d; there are NONE, RELU, GELU, TANH, SIGMOID",
+        static_cast<int>(activation)));
   }
   return static_cast<Activation>(activation);
 }
@@ -143,8 +153,9 @@ absl::Status CheckLabel(const std::string& label, const Limits& limits) {
   if (label.size() <= limits.label_bytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "label or name of %d bytes is too long, the limit is %d (limits.label_bytes)", label.size(), limits.label_bytes));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("label or name of %d bytes is too long, the limit is %d (limits.label_bytes)",
+                      label.size(), limits.label_bytes));
 }
 
 absl::StatusOr<CreateContent> ContentFromWire(const v1::Create& create, const Limits& limits) {
@@ -159,7 +170,8 @@ absl::StatusOr<CreateContent> ContentFromWire(const v1::Create& create, const Li
       details.limit = limits.inline_bytes;
       return WithDetails(
           absl::ResourceExhaustedError(absl::StrFormat(
-              "%s is too large for inline values: asked %d bytes, limit %d (limits.inline_bytes); use the "
+              "%s is too large for inline values: asked %d bytes, limit %d (limits.inline_bytes); "
+              "use the "
               "TensorService.Upload stream",
               content.spec.ToString(), content.spec.size_bytes(), limits.inline_bytes)),
           details);
@@ -205,11 +217,12 @@ absl::StatusOr<CreateContent> ContentFromWire(const v1::Create& create, const Li
   return content;
 }
 
-absl::Status ParseUploadMessage(google::protobuf::io::ZeroCopyInputStream* input, v1::UploadHeader* header,
-                                bool* has_header,
-                                absl::FunctionRef<absl::Status(std::span<const std::byte>)> on_chunk) {
+absl::Status ParseUploadMessage(
+    google::protobuf::io::ZeroCopyInputStream* input, v1::UploadHeader* header, bool* has_header,
+    absl::FunctionRef<absl::Status(std::span<const std::byte>)> on_chunk) {
   using google::protobuf::internal::WireFormatLite;
-  constexpr uint32_t kHeaderTag = v1::UploadRequest::kHeaderFieldNumber << 3 | 2;  // 2: length-delimited
+  constexpr uint32_t kHeaderTag =
+      v1::UploadRequest::kHeaderFieldNumber << 3 | 2;  // 2: length-delimited
   constexpr uint32_t kChunkTag = v1::UploadRequest::kChunkFieldNumber << 3 | 2;
   const absl::Status malformed = absl::InvalidArgumentError(
       "Upload: a message is not an UploadRequest; send the header first, then chunks");
@@ -261,8 +274,12 @@ void TensorToWire(const Tensor& tensor, v1::Tensor* wire) {
   }
   switch (tensor.state()) {
     case Tensor::State::kWaiting:
-    case Tensor::State::kQueued: wire->set_state(v1::Tensor::PENDING); break;
-    case Tensor::State::kReady: wire->set_state(v1::Tensor::READY); break;
+    case Tensor::State::kQueued:
+      wire->set_state(v1::Tensor::PENDING);
+      break;
+    case Tensor::State::kReady:
+      wire->set_state(v1::Tensor::READY);
+      break;
     case Tensor::State::kFailed:
       wire->set_state(v1::Tensor::FAILED);
       OpErrorToWire(tensor.status(), wire->mutable_error());
@@ -351,7 +368,8 @@ void LimitsToWire(const Limits& limits, v1::Limits* wire) {
   wire->set_dims(kDimsMax);
 }
 
-void ValuesToWire(const TensorSpec& spec, std::span<const std::byte> elements, bool raw, v1::Values* values) {
+void ValuesToWire(const TensorSpec& spec, std::span<const std::byte> elements, bool raw,
+                  v1::Values* values) {
   if (raw) {
     values->set_raw(elements.data(), elements.size());
     return;

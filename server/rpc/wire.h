@@ -1,6 +1,6 @@
-// Between messages and the core's types. Messages come from outside: every From function checks all it reads, so that the
-// core behind it needs no checks of form. Errors name the values and the cure.
-// Thread safety: pure functions.
+// Between messages and the core's types. Messages come from outside: every From function checks all
+// it reads, so that the core behind it needs no checks of form. Errors name the values and the
+// cure. Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ namespace devserver {
 // Unspecified is F32.
 absl::StatusOr<DType> DTypeFromWire(v1::DType dtype);
 absl::StatusOr<TensorSpec> SpecFromWire(std::span<const int64_t> dims, v1::DType dtype);
-absl::StatusOr<std::unique_ptr<const OpAttributes>> AttributesFromWire(const v1::Attributes& attributes);
+absl::StatusOr<std::unique_ptr<const OpAttributes>> AttributesFromWire(
+    const v1::Attributes& attributes);
 absl::StatusOr<Activation> ActivationFromWire(v1::Activation activation);
 absl::Status CheckLabel(const std::string& label, const Limits& limits);
 
@@ -38,11 +39,12 @@ struct CreateContent {
 };
 absl::StatusOr<CreateContent> ContentFromWire(const v1::Create& create, const Limits& limits);
 
-// An Upload message, parsed from the wire without a copy of the chunk: `header` is set if the message held one, and
-// `on_chunk` is called for each piece of a chunk in order. Whatever it returns that is not OK ends the parsing.
-absl::Status ParseUploadMessage(google::protobuf::io::ZeroCopyInputStream* input, v1::UploadHeader* header,
-                                bool* has_header,
-                                absl::FunctionRef<absl::Status(std::span<const std::byte>)> on_chunk);
+// An Upload message, parsed from the wire without a copy of the chunk: `header` is set if the
+// message held one, and `on_chunk` is called for each piece of a chunk in order. Whatever it
+// returns that is not OK ends the parsing.
+absl::Status ParseUploadMessage(
+    google::protobuf::io::ZeroCopyInputStream* input, v1::UploadHeader* header, bool* has_header,
+    absl::FunctionRef<absl::Status(std::span<const std::byte>)> on_chunk);
 
 void TensorToWire(const Tensor& tensor, v1::Tensor* wire);
 void QuoteToWire(const Quote& quote, v1::Receipt* receipt);
@@ -52,7 +54,8 @@ void OpErrorToWire(const absl::Status& status, v1::OpError* error);
 void SessionToWire(const Session& session, v1::Session* wire);
 void LimitsToWire(const Limits& limits, v1::Limits* wire);
 // The elements of a ready tensor whose device lets the host read them, or of `elements`.
-void ValuesToWire(const TensorSpec& spec, std::span<const std::byte> elements, bool raw, v1::Values* values);
+void ValuesToWire(const TensorSpec& spec, std::span<const std::byte> elements, bool raw,
+                  v1::Values* values);
 
 // With the typed OpError among the status details.
 grpc::Status ToGrpc(const absl::Status& status);

@@ -1,6 +1,6 @@
-// What a session may use and does use. Shared by the session and its tensors: work that is still queued when a session is
-// closed keeps its account alive until the last buffer is back.
-// Thread safety: any thread; all counters are atomic and order nothing.
+// What a session may use and does use. Shared by the session and its tensors: work that is still
+// queued when a session is closed keeps its account alive until the last buffer is back. Thread
+// safety: any thread; all counters are atomic and order nothing.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,8 @@ class Account {
  public:
   Account(std::string session_name, const Limits& limits, size_t device_count);
 
-  // ResourceExhausted (kQuota, with asked, used and limit) if the session's byte quota would be exceeded.
+  // ResourceExhausted (kQuota, with asked, used and limit) if the session's byte quota would be
+  // exceeded.
   absl::Status ReserveBytes(size_t device_index, uint64_t size_bytes);
   void ReleaseBytes(size_t device_index, uint64_t size_bytes);
   uint64_t bytes_on(size_t device_index) const {

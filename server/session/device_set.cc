@@ -19,8 +19,8 @@ DeviceSet::DeviceSet(std::vector<std::unique_ptr<Device>> devices, Fabric fabric
 }
 
 DeviceSet::~DeviceSet() {
-  // A task of one queue may hold the last reference to a tensor of another device, and may queue work there when it
-  // finishes: all queues are empty before the first device goes.
+  // A task of one queue may hold the last reference to a tensor of another device, and may queue
+  // work there when it finishes: all queues are empty before the first device goes.
   const auto busy = [](const std::unique_ptr<DeviceQueue>& queue) { return queue->queued() > 0; };
   while (std::ranges::any_of(queues_, busy)) {
     for (const std::unique_ptr<DeviceQueue>& queue : queues_) {

@@ -24,8 +24,8 @@ class DeviceSet {
   const Fabric& fabric() const { return fabric_; }
   const std::string& no_gpu_reason() const { return no_gpu_reason_; }
 
-  // Accepts what device_name.h accepts; empty is "cpu:0". NOT_FOUND (kNoSuchDevice) with the list of devices if it isn't
-  // there: there is no falling back to another.
+  // Accepts what device_name.h accepts; empty is "cpu:0". NOT_FOUND (kNoSuchDevice) with the list
+  // of devices if it isn't there: there is no falling back to another.
   absl::StatusOr<size_t> Find(std::string_view name) const;
 
   // "cpu:0, gpu:0, gpu:1"

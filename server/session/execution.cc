@@ -6,9 +6,14 @@
 namespace devserver {
 namespace {
 
-// A client that sends commands without asking for anything is told how far they are every so often: it keeps what it sent
-// until then. One report in an eighth of the window costs next to nothing and never lets the window run dry.
+// A client that sends commands without asking for anything is told how far they are every so often:
+// it keeps what it sent until then. One report in an eighth of the window costs next to nothing and
+// never lets the window run dry.
 constexpr uint64_t kReportsPerWindow = 8;
+
+// Replies are kept until the client says that it has them. One that follows the protocol never has
+// more than a window of them open; one that doesn't must not fill the memory.
+constexpr uint64_t kUnacknowledgedWindows = 2;
 
 }  // namespace
 
@@ -32,8 +37,8 @@ void Execution::Attach(std::shared_ptr<Listener> listener) {
     handling_ = false;
   }
   if (before != nullptr) {
-    before->OnDetached(
-        absl::AbortedError("another Execute stream of this session took over; a session has one at a time"));
+    before->OnDetached(absl::AbortedError(
+        "another Execute stream of this session took over; a session has one at a time"));
   }
   if (closed) {
     listener->OnDetached(MakeError(absl::StatusCode::kNotFound, ErrorReason::kSessionExpired,
@@ -80,7 +85,7 @@ void Execution::Close() {
 }
 
 std::shared_ptr<Execution::Batch> Execution::BeginBatch(const Listener* owner,
-                                                          uint64_t acknowledged) {
+                                                        uint64_t acknowledged) {
   std::map<uint64_t, Reply> forgotten;  // They hold tensors: destroyed after the lock.
   auto batch = std::make_shared<Batch>(shared_from_this(), owner);
   MutexLock lock(&mu_);
@@ -143,7 +148,8 @@ void Execution::BatchFinished() {
 }
 
 bool Execution::ReportDue() const {
-  return !unsent_.empty() || (sync_through_ > reported_through_ && done_through_ >= sync_through_) ||
+  return !unsent_.empty() ||
+         (sync_through_ > reported_through_ && done_through_ >= sync_through_) ||
          done_through_ - reported_through_ >= window_commands_ / kReportsPerWindow;
 }
 
@@ -195,15 +201,24 @@ uint64_t Execution::received_through() const {
 absl::StatusOr<bool> Execution::Batch::Accept(uint64_t number) {
   MutexLock lock(&execution_->mu_);
   if (execution_->listener_.get() != owner_) {
-    return absl::AbortedError("another Execute stream of this session took over; a session has one at a time");
+    return absl::AbortedError(
+        "another Execute stream of this session took over; a session has one at a time");
   }
   if (number == 0 || number > execution_->received_through_ + 1) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "Execute: command number %d came after %d; a session numbers its commands 1, 2, 3, .. without gaps",
-        number, execution_->received_through_));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("Execute: command number %d came after %d; a session numbers its commands "
+                        "1, 2, 3, .. without gaps",
+                        number, execution_->received_through_));
   }
   if (number <= execution_->received_through_) {
     return false;
+  }
+  if (execution_->replies_.size() >= kUnacknowledgedWindows * execution_->window_commands_) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, ErrorReason::kLimit,
+        absl::StrFormat(
+            "Execute: %d replies were not acknowledged; send received_through with every message",
+            execution_->replies_.size()));
   }
   execution_->received_through_ = number;
   last_number_ = number;
@@ -219,7 +234,8 @@ void Execution::Batch::Refuse(uint64_t number, const absl::Status& status) {
   Finished();
 }
 
-Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number) {
+Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& batch,
+                                                uint64_t number) {
   return [batch, number](Tensor& tensor) {
     if (!tensor.status().ok() || tensor.is_copy()) {
       Reply reply;
@@ -232,9 +248,11 @@ Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& ba
   };
 }
 
-void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor,
-                             bool raw) {
+void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t number,
+                             const TensorRef& tensor, bool raw) {
+  batch->execution_->account_->CommandsStarted(1);
   tensor->WhenDone([batch, number, raw](Tensor& done) {
+    batch->execution_->account_->CommandFinished();
     Reply reply;
     reply.number = number;
     reply.tensor = done.shared_from_this();

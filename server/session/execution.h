@@ -1,10 +1,11 @@
-// The state of a session's Execute stream. It outlives connections: the client numbers its commands 1, 2, 3, ..; a number
-// that was seen before is not run again, and replies are kept until the client says that it has them.
+// The state of a session's Execute stream. It outlives connections: the client numbers its commands
+// 1, 2, 3, ..; a number that was seen before is not run again, and replies are kept until the
+// client says that it has them.
 //
-// Commands come in batches (one message each). A batch is finished when all its commands are; done_through is the last
-// number of the last batch before which all batches are finished. A reply is handed out no later than the done_through
-// that covers its number.
-// Thread safety: any thread; BeginBatch to EndBatch on one thread. Listeners are called without locks, on any thread.
+// Commands come in batches (one message each). A batch is finished when all its commands are;
+// done_through is the last number of the last batch before which all batches are finished. A reply
+// is handed out no later than the done_through that covers its number. Thread safety: any thread;
+// BeginBatch to EndBatch on one thread. Listeners are called without locks, on any thread.
 #pragma once
 
 #include <atomic>
@@ -23,12 +24,14 @@
 
 namespace devserver {
 
-// Lifetime: shared by the session and by the batches whose work is still queued when the session is gone.
+// Lifetime: shared by the session and by the batches whose work is still queued when the session is
+// gone.
 class Execution : public std::enable_shared_from_this<Execution> {
  public:
   struct Reply {
     uint64_t number = 0;
-    TensorRef tensor;     // of a fetch, of a copy (its receipt), or failed; null for a command that was refused
+    TensorRef tensor;  // of a fetch, of a copy (its receipt), or failed; null for a command that
+                       // was refused
     bool is_fetch = false;
     bool raw = false;     // fetch: packed elements instead of numbers
     absl::Status status;  // not OK: the failure
@@ -50,12 +53,14 @@ class Execution : public std::enable_shared_from_this<Execution> {
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
 
-  // Makes `listener` the one, and detaches the one before; replies that were not acknowledged will be handed out again.
+  // Makes `listener` the one, and detaches the one before; replies that were not acknowledged will
+  // be handed out again.
   void Attach(std::shared_ptr<Listener> listener);
   void Detach(const Listener* listener);
   void Close();
 
-  // A message has arrived on the stream of `owner`. The client has the replies up to `acknowledged`.
+  // A message has arrived on the stream of `owner`. The client has the replies up to
+  // `acknowledged`.
   std::shared_ptr<Batch> BeginBatch(const Listener* owner, uint64_t acknowledged);
   // All commands of the message were accepted or refused.
   void EndBatch(const std::shared_ptr<Batch>& batch);
@@ -65,7 +70,8 @@ class Execution : public std::enable_shared_from_this<Execution> {
     std::vector<Reply> replies;
     uint64_t window_commands = 0;  // how many more commands are taken
   };
-  // What should be sent now; false if there is nothing to say. At most `replies_max` replies; call again for the rest.
+  // What should be sent now; false if there is nothing to say. At most `replies_max` replies; call
+  // again for the rest.
   bool TakeOutgoing(size_t replies_max, Outgoing* outgoing);
   // Whether the stream may be read on. If not, the listener will be called when it may.
   bool MayRead();
@@ -103,7 +109,8 @@ class Execution : public std::enable_shared_from_this<Execution> {
   uint64_t reported_through_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t sync_through_ ABSL_GUARDED_BY(mu_) = 0;  // a Sync wants to hear when this is done
   bool read_paused_ ABSL_GUARDED_BY(mu_) = false;
-  bool handling_ ABSL_GUARDED_BY(mu_) = false;  // between BeginBatch and EndBatch replies are gathered
+  bool handling_ ABSL_GUARDED_BY(mu_) =
+      false;  // between BeginBatch and EndBatch replies are gathered
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
@@ -113,15 +120,16 @@ class Execution::Batch {
   Batch(std::shared_ptr<Execution> execution, const Listener* owner)
       : execution_(std::move(execution)), owner_(owner) {}
 
-  // Takes the next command. False: a replay, skip it. INVALID_ARGUMENT if a number was left out; ABORTED if another stream
-  // took over.
+  // Takes the next command. False: a replay, skip it. INVALID_ARGUMENT if a number was left out;
+  // ABORTED if another stream took over.
   absl::StatusOr<bool> Accept(uint64_t number);
 
   // --- How an accepted command ends: exactly one of these.
   void Refuse(uint64_t number, const absl::Status& status);
   // For Request::done of a command that was accepted by the session.
   static Tensor::DoneCallback WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number);
-  static void Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor, bool raw);
+  static void Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor,
+                    bool raw);
   void Sync(uint64_t number);
   void Nothing() { Finished(); }  // done, no reply
 
@@ -133,7 +141,8 @@ class Execution::Batch {
   // Constant after construction.
   const std::shared_ptr<Execution> execution_;
   const Listener* const owner_;  // only compared
-  uint64_t last_number_ = 0;  // touched only by the thread that handles the message, constant after EndBatch
+  uint64_t last_number_ =
+      0;  // touched only by the thread that handles the message, constant after EndBatch
   std::atomic<uint64_t> unfinished_ = 1;  // commands, and one for EndBatch; 0 publishes the end
 };
 

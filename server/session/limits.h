@@ -1,4 +1,5 @@
-// Everything has a limit. Each is a key of the config file (deploy/devserverd.toml) with the reason given here.
+// Everything has a limit. Each is a key of the config file (deploy/devserverd.toml) with the reason
+// given here.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +9,28 @@ namespace devserver {
 struct Limits {
   // Sessions at once, default sessions among them. Each costs a few kilobytes plus what it holds.
   uint64_t sessions = 256;
-  // Tensor bytes of one session over all devices: four 16 GB GPUs, so that one user may fill the machine of the default
-  // quickstart but a mistake can't fill a larger one. The devices' own limits hold besides.
+  // Tensor bytes of one session over all devices: four 16 GB GPUs, so that one user may fill the
+  // machine of the default quickstart but a mistake can't fill a larger one. The devices' own
+  // limits hold besides.
   uint64_t session_bytes = uint64_t{64} << 30;
   // Handles of one session; one costs about 0.5 KB of host memory, so this is 128 MB.
   uint64_t session_tensors = 262'144;
-  // Commands of one session that were accepted and have not finished; beyond it a stream is not read on and a unary call is
-  // refused. Enough to hide a second of round trip at 50,000 commands per second.
+  // Commands of one session that were accepted and have not finished; beyond it a stream is not
+  // read on and a unary call is refused. Enough to hide a second of round trip at 50,000 commands
+  // per second.
   uint64_t commands_in_flight = 65'536;
   // One message, but for bulk streams. gRPC clients refuse more than 4 MiB unless told otherwise.
   uint64_t message_bytes = uint64_t{4} << 20;
   // Values inside a Create or a Fetch; as JSON they grow eightfold.
   uint64_t inline_bytes = uint64_t{1} << 20;
-  // One chunk of Upload or Download: throughput is flat from 1 MiB on, and a message has room for it twice.
+  // One chunk of Upload or Download: throughput is flat from 1 MiB on, and a message has room for
+  // it twice.
   uint64_t chunk_bytes = uint64_t{2} << 20;
   // Labels and session names, bytes.
   uint64_t label_bytes = 256;
 
-  // A session whose client is silent for this long is closed: a dead laptop must not hold a GPU for minutes.
+  // A session whose client is silent for this long is closed: a dead laptop must not hold a GPU for
+  // minutes.
   double lease_seconds = 30;
   double lease_seconds_min = 1;
   double lease_seconds_max = 3600;

@@ -13,14 +13,16 @@
 namespace devserver {
 namespace {
 
-// Which command an id was given with, to tell a replay from another command. Inside this process only.
+// Which command an id was given with, to tell a replay from another command. Inside this process
+// only.
 uint64_t AttributesHash(const OpAttributes* attributes) {
   if (attributes == nullptr) {
     return 0;
   }
   const OpAttributes& a = *attributes;
-  return absl::HashOf(a.transpose_a, a.transpose_b, a.keep_dims, a.activation, a.dtype, a.axes, a.shape,
-                      a.starts, a.stops, a.value, a.start, a.step, a.low, a.high, a.mean, a.stddev, a.seed);
+  return absl::HashOf(a.transpose_a, a.transpose_b, a.keep_dims, a.activation, a.dtype, a.axes,
+                      a.shape, a.starts, a.stops, a.value, a.start, a.step, a.low, a.high, a.mean,
+                      a.stddev, a.seed);
 }
 
 template <typename T>
@@ -35,8 +37,8 @@ uint64_t Fingerprint(uint64_t id, const Parts&... parts) {
 
 enum class CommandKind : uint8_t { kCreate, kValues, kOp, kCopy, kUpload };
 
-absl::Status OverLimit(ErrorReason reason, const std::string& message, uint64_t asked, uint64_t used,
-                       uint64_t limit) {
+absl::Status OverLimit(ErrorReason reason, const std::string& message, uint64_t asked,
+                       uint64_t used, uint64_t limit) {
   ErrorDetails details;
   details.reason = reason;
   details.asked = asked;
@@ -58,10 +60,11 @@ Session::Session(Options options, Surroundings surroundings)
 
 Session::~Session() = default;
 
-absl::StatusOr<TensorRef> Session::Create(OpCode source, std::unique_ptr<const OpAttributes> attributes,
+absl::StatusOr<TensorRef> Session::Create(OpCode source,
+                                          std::unique_ptr<const OpAttributes> attributes,
                                           std::string_view device, Request request) {
-  const uint64_t fingerprint =
-      Fingerprint(request.id, CommandKind::kCreate, source, AttributesHash(attributes.get()), device);
+  const uint64_t fingerprint = Fingerprint(request.id, CommandKind::kCreate, source,
+                                           AttributesHash(attributes.get()), device);
   const absl::StatusOr<TensorSpec> spec = InferSpec(source, {}, *attributes);
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
@@ -80,11 +83,12 @@ absl::StatusOr<TensorRef> Session::Create(OpCode source, std::unique_ptr<const O
   return Finish(std::move(accepted), request);
 }
 
-absl::StatusOr<TensorRef> Session::CreateFromValues(const TensorSpec& spec, std::vector<std::byte> values,
+absl::StatusOr<TensorRef> Session::CreateFromValues(const TensorSpec& spec,
+                                                    std::vector<std::byte> values,
                                                     std::string_view device, Request request) {
-  const uint64_t fingerprint = Fingerprint(
-      request.id, CommandKind::kValues, spec.dtype, Hashable(spec.shape.dims()), device,
-      std::string_view(reinterpret_cast<const char*>(values.data()), values.size()));
+  const uint64_t fingerprint =
+      Fingerprint(request.id, CommandKind::kValues, spec.dtype, Hashable(spec.shape.dims()), device,
+                  std::string_view(reinterpret_cast<const char*>(values.data()), values.size()));
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
     MutexLock lock(&mu_);
@@ -97,7 +101,8 @@ absl::StatusOr<TensorRef> Session::CreateFromValues(const TensorSpec& spec, std:
   return Finish(std::move(accepted), request);
 }
 
-absl::StatusOr<Session::Accepted> Session::CreateLocked(const TensorSpec& spec, std::string_view device,
+absl::StatusOr<Session::Accepted> Session::CreateLocked(const TensorSpec& spec,
+                                                        std::string_view device,
                                                         uint64_t fingerprint, Request& request,
                                                         Work work) {
   ASSIGN_OR_RETURN(TensorRef replay, FindReplay(request.id, fingerprint));
@@ -113,8 +118,8 @@ absl::StatusOr<Session::Accepted> Session::CreateLocked(const TensorSpec& spec, 
 absl::StatusOr<TensorRef> Session::Apply(OpCode code, std::span<const uint64_t> inputs,
                                          std::unique_ptr<const OpAttributes> attributes,
                                          Request request) {
-  const uint64_t fingerprint =
-      Fingerprint(request.id, CommandKind::kOp, code, Hashable(inputs), AttributesHash(attributes.get()));
+  const uint64_t fingerprint = Fingerprint(request.id, CommandKind::kOp, code, Hashable(inputs),
+                                           AttributesHash(attributes.get()));
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
     MutexLock lock(&mu_);
@@ -126,9 +131,9 @@ absl::StatusOr<TensorRef> Session::Apply(OpCode code, std::span<const uint64_t> 
   return Finish(std::move(accepted), request);
 }
 
-absl::StatusOr<Session::Accepted> Session::ApplyLocked(OpCode code, std::span<const uint64_t> ids,
-                                                       std::unique_ptr<const OpAttributes> attributes,
-                                                       uint64_t fingerprint, Request& request) {
+absl::StatusOr<Session::Accepted> Session::ApplyLocked(
+    OpCode code, std::span<const uint64_t> ids, std::unique_ptr<const OpAttributes> attributes,
+    uint64_t fingerprint, Request& request) {
   ASSIGN_OR_RETURN(TensorRef replay, FindReplay(request.id, fingerprint));
   if (replay != nullptr) {
     return Accepted{std::move(replay), true};
@@ -167,15 +172,14 @@ absl::StatusOr<Session::Accepted> Session::ApplyLocked(OpCode code, std::span<co
   for (const TensorRef& input : inputs) {
     input->Touch(now);
   }
-  return Accepted{Launch(spec, device_index, fingerprint, request,
-                         [&](Tensor& tensor) {
-                           tensor.SetOp(code, std::move(inputs), std::move(attributes));
-                         }),
-                  false};
+  return Accepted{
+      Launch(spec, device_index, fingerprint, request,
+             [&](Tensor& tensor) { tensor.SetOp(code, std::move(inputs), std::move(attributes)); }),
+      false};
 }
 
-absl::StatusOr<TensorRef> Session::Copy(uint64_t source, std::string_view device, double max_seconds,
-                                        Request request) {
+absl::StatusOr<TensorRef> Session::Copy(uint64_t source, std::string_view device,
+                                        double max_seconds, Request request) {
   const uint64_t fingerprint = Fingerprint(request.id, CommandKind::kCopy, source, device);
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
@@ -209,17 +213,18 @@ absl::StatusOr<Session::Accepted> Session::CopyLocked(uint64_t source, std::stri
   if (max_seconds != 0 && !(!unknown && quote.estimated.seconds <= max_seconds)) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, ErrorReason::kTooExpensive,
-        absl::StrFormat("copy of tensor %d (%d bytes) from %s to %s: the quote is %s, max_seconds is "
-                        "%g; raise max_seconds, or 0 for no bound",
-                        source, spec.size_bytes(), input->device_name(),
-                        surroundings_.devices->queue(device_index).name(),
-                        unknown ? "unknown" : absl::StrFormat("%g s", quote.estimated.seconds),
-                        max_seconds));
+        absl::StrFormat(
+            "copy of tensor %d (%d bytes) from %s to %s: the quote is %s, max_seconds is "
+            "%g; raise max_seconds, or 0 for no bound",
+            source, spec.size_bytes(), input->device_name(),
+            surroundings_.devices->queue(device_index).name(),
+            unknown ? "unknown" : absl::StrFormat("%g s", quote.estimated.seconds), max_seconds));
   }
   input->Touch(last_seen());
-  return Accepted{Launch(spec, device_index, fingerprint, request,
-                         [&](Tensor& tensor) { tensor.SetCopy(std::move(input), std::move(quote)); }),
-                  false};
+  return Accepted{
+      Launch(spec, device_index, fingerprint, request,
+             [&](Tensor& tensor) { tensor.SetCopy(std::move(input), std::move(quote)); }),
+      false};
 }
 
 absl::StatusOr<Session::Ensured> Session::EnsureOn(uint64_t source, std::string_view device,
@@ -237,7 +242,8 @@ absl::StatusOr<Session::Ensured> Session::EnsureOn(uint64_t source, std::string_
 absl::StatusOr<TensorRef> Session::Finish(absl::StatusOr<Accepted> accepted, Request& request) {
   RETURN_IF_ERROR(accepted.status());
   if (accepted->is_replay && request.done) {
-    accepted->tensor->WhenDone(std::move(request.done));  // Outside the lock: it may be called at once.
+    accepted->tensor->WhenDone(
+        std::move(request.done));  // Outside the lock: it may be called at once.
   }
   return std::move(accepted->tensor);
 }
@@ -252,11 +258,11 @@ absl::StatusOr<TensorRef> Session::FindReplay(uint64_t id, uint64_t fingerprint)
     return nullptr;
   }
   if (found->second->fingerprint() != fingerprint) {
-    return MakeError(absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
-                     absl::StrFormat("tensor %d exists and was made by another command (it is %s on %s); "
-                                     "choose another id, or 0 to let the server pick",
-                                     id, found->second->spec().ToString(),
-                                     found->second->device_name()));
+    return MakeError(
+        absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
+        absl::StrFormat("tensor %d exists and was made by another command (it is %s on %s); "
+                        "choose another id, or 0 to let the server pick",
+                        id, found->second->spec().ToString(), found->second->device_name()));
   }
   return found->second;
 }
@@ -273,30 +279,35 @@ absl::Status Session::CheckOpen() const {
 absl::Status Session::CheckRoom(const Request& request) const {
   const Limits& limits = *surroundings_.limits;
   if (tensors_.size() >= limits.session_tensors) {
-    return OverLimit(ErrorReason::kQuota,
-                     absl::StrFormat("session '%s' is over its quota of handles: asked 1, used %d, limit %d "
-                                     "(limits.session_tensors); delete tensors",
-                                     options_.name, tensors_.size(), limits.session_tensors),
-                     1, tensors_.size(), limits.session_tensors);
+    return OverLimit(
+        ErrorReason::kQuota,
+        absl::StrFormat("session '%s' is over its quota of handles: asked 1, used %d, limit %d "
+                        "(limits.session_tensors); delete tensors",
+                        options_.name, tensors_.size(), limits.session_tensors),
+        1, tensors_.size(), limits.session_tensors);
   }
-  // A stream is held back before it comes to this (execution.h); a batch that was read whole is let in.
+  // A stream is held back before it comes to this (execution.h); a batch that was read whole is let
+  // in.
   if (request.command_number == 0 && account_->in_flight() >= limits.commands_in_flight) {
-    return OverLimit(ErrorReason::kQuota,
-                     absl::StrFormat("session '%s' has too many commands in flight: asked 1, used %d, limit %d "
-                                     "(limits.commands_in_flight); wait for results",
-                                     options_.name, account_->in_flight(), limits.commands_in_flight),
-                     1, account_->in_flight(), limits.commands_in_flight);
+    return OverLimit(
+        ErrorReason::kQuota,
+        absl::StrFormat("session '%s' has too many commands in flight: asked 1, used %d, limit %d "
+                        "(limits.commands_in_flight); wait for results",
+                        options_.name, account_->in_flight(), limits.commands_in_flight),
+        1, account_->in_flight(), limits.commands_in_flight);
   }
   return absl::OkStatus();
 }
 
 absl::Status Session::CheckFits(const TensorSpec& spec, size_t device_index) const {
-  const DeviceProperties& properties = surroundings_.devices->queue(device_index).device().properties();
+  const DeviceProperties& properties =
+      surroundings_.devices->queue(device_index).device().properties();
   const uint64_t size_bytes = spec.size_bytes();
   if (size_bytes > properties.memory_limit_bytes) {
     absl::Status status = OverLimit(
         ErrorReason::kDeviceMemory,
-        absl::StrFormat("%s does not fit %s: asked %d bytes, used %d, limit %d; use a smaller tensor or another "
+        absl::StrFormat("%s does not fit %s: asked %d bytes, used %d, limit %d; use a smaller "
+                        "tensor or another "
                         "device",
                         spec.ToString(), properties.name, size_bytes,
                         surroundings_.devices->queue(device_index).device().memory().used_bytes,
@@ -308,12 +319,13 @@ absl::Status Session::CheckFits(const TensorSpec& spec, size_t device_index) con
     return WithDetails(std::move(status), details);
   }
   if (size_bytes > surroundings_.limits->session_bytes) {
-    return OverLimit(ErrorReason::kQuota,
-                     absl::StrFormat("%s does not fit the byte quota of session '%s': asked %d bytes, used %d, "
-                                     "limit %d (limits.session_bytes)",
-                                     spec.ToString(), options_.name, size_bytes, account_->bytes(),
-                                     surroundings_.limits->session_bytes),
-                     size_bytes, account_->bytes(), surroundings_.limits->session_bytes);
+    return OverLimit(
+        ErrorReason::kQuota,
+        absl::StrFormat("%s does not fit the byte quota of session '%s': asked %d bytes, used %d, "
+                        "limit %d (limits.session_bytes)",
+                        spec.ToString(), options_.name, size_bytes, account_->bytes(),
+                        surroundings_.limits->session_bytes),
+        size_bytes, account_->bytes(), surroundings_.limits->session_bytes);
   }
   return absl::OkStatus();
 }
@@ -324,9 +336,10 @@ absl::StatusOr<TensorRef> Session::FindLocked(uint64_t id) const {
     return MakeError(
         absl::StatusCode::kNotFound, ErrorReason::kNoSuchTensor,
         id == 0 ? std::string("handle 0 is never a tensor; give the id of one")
-                : absl::StrFormat("no tensor %d in session '%s' (deleted, never made, or another session's); "
-                                  "ListTensors shows what is there",
-                                  id, options_.name));
+                : absl::StrFormat(
+                      "no tensor %d in session '%s' (deleted, never made, or another session's); "
+                      "ListTensors shows what is there",
+                      id, options_.name));
   }
   return found->second;
 }
@@ -334,9 +347,10 @@ absl::StatusOr<TensorRef> Session::FindLocked(uint64_t id) const {
 absl::StatusOr<TensorRef> Session::FindInput(uint64_t id, std::string_view what) const {
   absl::StatusOr<TensorRef> input = FindLocked(id);
   if (!input.ok()) {
-    return WithDetails(absl::Status(input.status().code(),
-                                    absl::StrFormat("%s: %s", what, std::string(input.status().message()))),
-                       *DetailsOf(input.status()));
+    return WithDetails(
+        absl::Status(input.status().code(),
+                     absl::StrFormat("%s: %s", what, std::string(input.status().message()))),
+        *DetailsOf(input.status()));
   }
   if ((*input)->state() == Tensor::State::kFailed) {
     return (*input)->InputFailed(what);
@@ -346,9 +360,10 @@ absl::StatusOr<TensorRef> Session::FindInput(uint64_t id, std::string_view what)
 
 absl::Status Session::DeviceMismatch(OpCode code, std::span<const TensorRef> inputs) const {
   // The cure moves the smaller tensor; of two equal ones the first.
-  const TensorRef& target = *std::ranges::max_element(inputs, [](const TensorRef& a, const TensorRef& b) {
-    return a->size_bytes() <= b->size_bytes() && a->queue() != b->queue();
-  });
+  const TensorRef& target =
+      *std::ranges::max_element(inputs, [](const TensorRef& a, const TensorRef& b) {
+        return a->size_bytes() <= b->size_bytes() && a->queue() != b->queue();
+      });
   const TensorRef& source = *std::ranges::find_if(
       inputs, [&](const TensorRef& input) { return input->queue() != target->queue(); });
   const Quote quote = surroundings_.devices->fabric().QuoteCopy(
@@ -362,12 +377,14 @@ absl::Status Session::DeviceMismatch(OpCode code, std::span<const TensorRef> inp
   details.cure_seconds = known ? quote.estimated.seconds : -1;
   return WithDetails(
       absl::InvalidArgumentError(absl::StrFormat(
-          "%s: tensor %d (%s) is on %s, tensor %d (%s) is on %s, and nothing moves by itself. Copy one first: "
+          "%s: tensor %d (%s) is on %s, tensor %d (%s) is on %s, and nothing moves by itself. Copy "
+          "one first: "
           "CopyTensor {\"source\": %d, \"device\": \"%s\"} moves %d bytes, estimated time %s",
-          GetOp(code).name, source->id(), source->spec().ToString(), source->device_name(), target->id(),
-          target->spec().ToString(), target->device_name(), source->id(), target->device_name(),
-          source->size_bytes(),
-          known ? absl::StrFormat("%g s%s", quote.estimated.seconds, quote.simulated ? " (simulated)" : "")
+          GetOp(code).name, source->id(), source->spec().ToString(), source->device_name(),
+          target->id(), target->spec().ToString(), target->device_name(), source->id(),
+          target->device_name(), source->size_bytes(),
+          known ? absl::StrFormat("%g s%s", quote.estimated.seconds,
+                                  quote.simulated ? " (simulated)" : "")
                 : "unknown")),
       details);
 }
@@ -449,7 +466,8 @@ absl::StatusOr<uint64_t> Session::Delete(std::span<const uint64_t> ids) {
   for (const uint64_t id : ids) {
     const auto found = tensors_.find(id);
     if (found != tensors_.end()) {  // Not for an id that was named twice.
-      freed_bytes += found->second->state() == Tensor::State::kFailed ? 0 : found->second->size_bytes();
+      freed_bytes +=
+          found->second->state() == Tensor::State::kFailed ? 0 : found->second->size_bytes();
       dropped.push_back(std::move(found->second));
       tensors_.erase(found);
     }
@@ -495,10 +513,11 @@ absl::Status Session::CommitUpload(const TensorRef& tensor) {
     MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(const TensorRef other, FindReplay(tensor->id(), tensor->fingerprint()));
     if (other != nullptr) {
-      return MakeError(absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
-                       absl::StrFormat("tensor %d was made by another call during the upload; choose "
-                                       "another id, or 0 to let the server pick",
-                                       tensor->id()));
+      return MakeError(
+          absl::StatusCode::kAlreadyExists, ErrorReason::kDuplicateId,
+          absl::StrFormat("tensor %d was made by another call during the upload; choose "
+                          "another id, or 0 to let the server pick",
+                          tensor->id()));
     }
     tensors_[tensor->id()] = tensor;
   }
@@ -523,7 +542,8 @@ std::vector<TensorRef> Session::List(uint64_t after, size_t count_max) const {
   }
   const auto by_id = [](const TensorRef& a, const TensorRef& b) { return a->id() < b->id(); };
   const size_t count = std::min(count_max, tensors.size());
-  std::partial_sort(tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(count), tensors.end(), by_id);
+  std::partial_sort(tensors.begin(), tensors.begin() + static_cast<ptrdiff_t>(count), tensors.end(),
+                    by_id);
   tensors.resize(count);
   return tensors;
 }
@@ -534,7 +554,8 @@ size_t Session::tensor_count() const {
 }
 
 void Session::Renew() {
-  last_seen_.store(surroundings_.clock->Now().time_since_epoch().count(), std::memory_order_relaxed);
+  last_seen_.store(surroundings_.clock->Now().time_since_epoch().count(),
+                   std::memory_order_relaxed);
 }
 
 TimePoint Session::last_seen() const {

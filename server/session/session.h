@@ -1,9 +1,11 @@
-// A session: a lease on a set of handles. It checks commands, keeps the handle table, and queues work on devices.
+// A session: a lease on a set of handles. It checks commands, keeps the handle table, and queues
+// work on devices.
 //
-// Thread safety: any thread. The calls that queue work are serialised, which keeps waits between devices free of cycles:
-// every wait and every place in a queue points to something that was queued earlier.
-// Errors: what can be refused at once is the returned status; what fails later fails the tensor (tensor.h). Messages name
-// the values and the cure; typed reasons are in base/error_details.h.
+// Thread safety: any thread. The calls that queue work are serialised, which keeps waits between
+// devices free of cycles: every wait and every place in a queue points to something that was queued
+// earlier. Errors: what can be refused at once is the returned status; what fails later fails the
+// tensor (tensor.h). Messages name the values and the cure; typed reasons are in
+// base/error_details.h.
 #pragma once
 
 #include <cstdint>
@@ -49,11 +51,13 @@ class Session final : public std::enable_shared_from_this<Session> {
     uint64_t id = 0;              // of the result; 0: the next small number
     uint64_t command_number = 0;  // of an Execute stream
     bool measure_time = false;
-    // A refused command leaves a failed tensor under its id (if it is not 0), so that what depends on it fails with the
-    // root cause and not with "no such tensor". For batches, whose later commands are already written.
+    // A refused command leaves a failed tensor under its id (if it is not 0), so that what depends
+    // on it fails with the root cause and not with "no such tensor". For batches, whose later
+    // commands are already written.
     bool leave_failed = false;
     std::string label;
-    // Called once if and only if the command is accepted: when its tensor is done. See Tensor::DoneCallback.
+    // Called once if and only if the command is accepted: when its tensor is done. See
+    // Tensor::DoneCallback.
     Tensor::DoneCallback done;
   };
 
@@ -69,7 +73,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   // `attributes` may be null: all defaults.
   absl::StatusOr<TensorRef> Apply(OpCode code, std::span<const uint64_t> inputs,
                                   std::unique_ptr<const OpAttributes> attributes, Request request);
-  // Always a new tensor. `max_seconds` 0: no bound; else refused (kTooExpensive) if the quote is above it or unknown.
+  // Always a new tensor. `max_seconds` 0: no bound; else refused (kTooExpensive) if the quote is
+  // above it or unknown.
   absl::StatusOr<TensorRef> Copy(uint64_t source, std::string_view device, double max_seconds,
                                  Request request);
   struct Ensured {
@@ -79,19 +84,20 @@ class Session final : public std::enable_shared_from_this<Session> {
   // The tensor itself if it is on `device` already.
   absl::StatusOr<Ensured> EnsureOn(uint64_t source, std::string_view device, double max_seconds,
                                    Request request);
-  // Also what the session's failed commands left. NOT_FOUND (kNoSuchTensor) names the id and the session.
+  // Also what the session's failed commands left. NOT_FOUND (kNoSuchTensor) names the id and the
+  // session.
   absl::StatusOr<TensorRef> Find(uint64_t id);
-  // Takes handles out of the table; work that uses them still runs. All or nothing: NOT_FOUND deletes none.
-  // Returns the bytes that the handles held.
+  // Takes handles out of the table; work that uses them still runs. All or nothing: NOT_FOUND
+  // deletes none. Returns the bytes that the handles held.
   absl::StatusOr<uint64_t> Delete(std::span<const uint64_t> ids);
   // A failed tensor under `id`, for a command of a batch that could not even be decoded.
   void LeaveFailed(uint64_t id, uint64_t command_number, const absl::Status& status);
 
-  // An upload takes its memory before the first byte arrives and appears in the table when the last one is there; until
-  // then there is nothing to clean up but the reference.
-  // If `id` names the result of the same upload already, that tensor is returned, done() and to be compared.
-  absl::StatusOr<TensorRef> BeginUpload(const TensorSpec& spec, std::string_view device, uint64_t id,
-                                        std::string label);
+  // An upload takes its memory before the first byte arrives and appears in the table when the last
+  // one is there; until then there is nothing to clean up but the reference. If `id` names the
+  // result of the same upload already, that tensor is returned, done() and to be compared.
+  absl::StatusOr<TensorRef> BeginUpload(const TensorSpec& spec, std::string_view device,
+                                        uint64_t id, std::string label);
   absl::Status CommitUpload(const TensorRef& tensor);
 
   // Tensors by id, from `after` (exclusive) on, at most `count_max`.
@@ -102,7 +108,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   void Renew();
   bool Expired(TimePoint now) const;
   Seconds lease_remaining() const;
-  // Empties the table; queued work does not start any more. Later calls get kSessionExpired. Returns bytes held.
+  // Empties the table; queued work does not start any more. Later calls get kSessionExpired.
+  // Returns bytes held.
   uint64_t Close();
 
   const Options& options() const { return options_; }
@@ -120,7 +127,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   using Work = absl::FunctionRef<void(Tensor&)>;  // gives a new tensor its work
 
   absl::StatusOr<TensorRef> Finish(absl::StatusOr<Accepted> accepted, Request& request);
-  // The recorded result of the same command, null if `id` is new; ALREADY_EXISTS if another command made it.
+  // The recorded result of the same command, null if `id` is new; ALREADY_EXISTS if another command
+  // made it.
   absl::StatusOr<TensorRef> FindReplay(uint64_t id, uint64_t fingerprint) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -129,8 +137,9 @@ class Session final : public std::enable_shared_from_this<Session> {
   absl::StatusOr<TensorRef> FindInput(uint64_t id, std::string_view what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Accepted> ApplyLocked(OpCode code, std::span<const uint64_t> ids,
-                                       std::unique_ptr<const OpAttributes> attributes, uint64_t fingerprint,
-                                       Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                                       std::unique_ptr<const OpAttributes> attributes,
+                                       uint64_t fingerprint, Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Accepted> CopyLocked(uint64_t source, std::string_view device, double max_seconds,
                                       uint64_t fingerprint, Request& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -140,8 +149,8 @@ class Session final : public std::enable_shared_from_this<Session> {
   absl::Status DeviceMismatch(OpCode code, std::span<const TensorRef> inputs) const;
   // Checks that one tensor of `spec` could ever fit `device_index` and the quota.
   absl::Status CheckFits(const TensorSpec& spec, size_t device_index) const;
-  TensorRef Launch(const TensorSpec& spec, size_t device_index, uint64_t fingerprint, Request& request,
-                   Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  TensorRef Launch(const TensorSpec& spec, size_t device_index, uint64_t fingerprint,
+                   Request& request, Work work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LeaveFailedLocked(uint64_t id, uint64_t command_number, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   uint64_t PickId() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -19,7 +19,8 @@ namespace {
 std::string RandomToken() {
   std::array<unsigned char, 16> bytes = {};
   while (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    // Up to 256 bytes come whole or, before the first seed of the machine, not at all (getrandom(2)).
+    // Up to 256 bytes come whole or, before the first seed of the machine, not at all
+    // (getrandom(2)).
   }
   std::string token;
   for (const unsigned char byte : bytes) {
@@ -43,12 +44,12 @@ absl::StatusOr<SessionRef> SessionTable::Insert(std::string key, Session::Option
     details.asked = 1;
     details.used = sessions_.size();
     details.limit = limit;
-    return WithDetails(
-        absl::ResourceExhaustedError(absl::StrFormat(
-            "too many sessions: asked 1, used %d, limit %d (limits.sessions); close one, or wait for a "
-            "lease to run out",
-            sessions_.size(), limit)),
-        details);
+    return WithDetails(absl::ResourceExhaustedError(
+                           absl::StrFormat("too many sessions: asked 1, used %d, limit %d "
+                                           "(limits.sessions); close one, or wait for a "
+                                           "lease to run out",
+                                           sessions_.size(), limit)),
+                       details);
   }
   options.serial = ++last_serial_;
   auto session = std::make_shared<Session>(std::move(options), surroundings_);
@@ -56,7 +57,8 @@ absl::StatusOr<SessionRef> SessionTable::Insert(std::string key, Session::Option
   return session;
 }
 
-absl::StatusOr<SessionRef> SessionTable::Open(std::string name, std::string peer, double lease_seconds) {
+absl::StatusOr<SessionRef> SessionTable::Open(std::string name, std::string peer,
+                                              double lease_seconds) {
   const Limits& limits = *surroundings_.limits;
   if (!(lease_seconds >= 0)) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -81,7 +83,8 @@ absl::StatusOr<SessionRef> SessionTable::Find(std::string_view token) {
   if (found == sessions_.end() || found->second->options().is_default ||
       found->second->Expired(surroundings_.clock->Now())) {
     return MakeError(absl::StatusCode::kNotFound, ErrorReason::kSessionExpired,
-                     "no session with this token: it was closed, its lease ran out, or the server restarted; open "
+                     "no session with this token: it was closed, its lease ran out, or the server "
+                     "restarted; open "
                      "a new one with OpenSession");
   }
   found->second->Renew();
@@ -151,7 +154,8 @@ std::vector<SessionRef> SessionTable::List() const {
       sessions.push_back(session);
     }
   }
-  std::ranges::sort(sessions, {}, [](const SessionRef& session) { return session->options().serial; });
+  std::ranges::sort(sessions, {},
+                    [](const SessionRef& session) { return session->options().serial; });
   return sessions;
 }
 

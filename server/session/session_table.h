@@ -23,12 +23,14 @@ class SessionTable {
   // Closes every session.
   ~SessionTable();
 
-  // `lease_seconds` 0: the default; else it is brought into the limits. ResourceExhausted (kLimit) at the limit of
-  // sessions.
+  // `lease_seconds` 0: the default; else it is brought into the limits. ResourceExhausted (kLimit)
+  // at the limit of sessions.
   absl::StatusOr<SessionRef> Open(std::string name, std::string peer, double lease_seconds);
-  // The session of `token`, its lease renewed. NOT_FOUND (kSessionExpired) if it is not there any more.
+  // The session of `token`, its lease renewed. NOT_FOUND (kSessionExpired) if it is not there any
+  // more.
   absl::StatusOr<SessionRef> Find(std::string_view token);
-  // The default session of `peer` (an address without the port), made if it is not there, its idle time begun anew.
+  // The default session of `peer` (an address without the port), made if it is not there, its idle
+  // time begun anew.
   absl::StatusOr<SessionRef> FindDefault(const std::string& peer);
   // Takes it out of the table and closes it; returns the bytes it held.
   uint64_t Close(const SessionRef& session);

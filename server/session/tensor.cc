@@ -25,9 +25,10 @@ absl::Status WithOrigin(const absl::Status& status, uint64_t id, uint64_t number
   details.origin_tensor = id;
   details.command_number = number;
   details.device = device;
-  return WithDetails(absl::Status(status.code(), absl::StrFormat("%s for tensor %d on %s: %s", what, id,
-                                                                 device, std::string(status.message()))),
-                     details);
+  return WithDetails(
+      absl::Status(status.code(), absl::StrFormat("%s for tensor %d on %s: %s", what, id, device,
+                                                  std::string(status.message()))),
+      details);
 }
 
 }  // namespace
@@ -69,8 +70,9 @@ const std::string& Tensor::device_name() const {
 }
 
 void Tensor::Start() {
-  // inputs_missing_ starts at 1, so that inputs that arrive meanwhile can't queue the work before this loop is through.
-  // An input that is queued on the same device is there in time: the queue runs in order.
+  // inputs_missing_ starts at 1, so that inputs that arrive meanwhile can't queue the work before
+  // this loop is through. An input that is queued on the same device is there in time: the queue
+  // runs in order.
   for (const TensorRef& input : inputs_) {
     const State state = input->state();
     if (state >= State::kReady || (state == State::kQueued && input->queue() == queue())) {
@@ -141,7 +143,8 @@ absl::Status Tensor::InputFailed(std::string_view what) const {
   ErrorDetails details = own.value_or(ErrorDetails());
   std::string root(status_.message());
   if (details.reason == ErrorReason::kInputFailed) {
-    // Keep the root cause alone: a chain of a thousand failures must not grow a message of a thousand parts.
+    // Keep the root cause alone: a chain of a thousand failures must not grow a message of a
+    // thousand parts.
     constexpr std::string_view kMark = "root cause: ";
     const size_t mark = root.find(kMark);
     root = mark == std::string::npos ? root : root.substr(mark + kMark.size());
@@ -151,15 +154,16 @@ absl::Status Tensor::InputFailed(std::string_view what) const {
   }
   details.reason = ErrorReason::kInputFailed;
   return WithDetails(
-      absl::FailedPreconditionError(absl::StrFormat("%s was not run because tensor %d failed; root cause: %s",
-                                                    what, id(), root)),
+      absl::FailedPreconditionError(absl::StrFormat(
+          "%s was not run because tensor %d failed; root cause: %s", what, id(), root)),
       details);
 }
 
 absl::Status Tensor::CheckInputs() const {
   const std::string_view what = is_copy() ? "copy" : GetOp(code_).name;
   for (const TensorRef& input : inputs_) {
-    // An asynchronous device issues a command before its inputs have finished; their buffers are there in stream order.
+    // An asynchronous device issues a command before its inputs have finished; their buffers are
+    // there in stream order.
     if (!input->done() && !(input->queue() == queue() && input->issued_)) {
       return absl::InternalError(absl::StrFormat("%s ran before its input %d", what, input->id()));
     }
@@ -227,7 +231,9 @@ bool Tensor::Issue(Device& device) {
     const std::optional<ErrorDetails> details = DetailsOf(status_);
     if (!details.has_value() || details->origin_tensor == 0) {
       status_ = WithOrigin(status_, id(), command_number(), device_name(),
-                           values_.has_value() ? "create" : is_copy() ? "copy" : GetOp(code_).name);
+                           values_.has_value() ? "create"
+                           : is_copy()         ? "copy"
+                                               : GetOp(code_).name);
     }
     buffer_ = DeviceBuffer();
     identity_.account->ReleaseBytes(identity_.device_index, std::exchange(reserved_bytes_, 0));

@@ -1,10 +1,11 @@
-// One entry of a session's handle table: a tensor that never changes, and until it is there the work that makes it.
+// One entry of a session's handle table: a tensor that never changes, and until it is there the
+// work that makes it.
 //
-// States go forward only: waiting (for an input of another device) -> queued (on its device) -> ready or failed.
-// A failure belongs to the tensor: whoever uses it fails with FAILED_PRECONDITION that quotes the root cause.
-// Thread safety: any thread may read what the state allows; Issue and Finish run on the device's queue thread.
-// Lifetime: shared by the handle table, by queued work that reads it, and by replies under way. The bytes go back to the
-// device with the last of them.
+// States go forward only: waiting (for an input of another device) -> queued (on its device) ->
+// ready or failed. A failure belongs to the tensor: whoever uses it fails with FAILED_PRECONDITION
+// that quotes the root cause. Thread safety: any thread may read what the state allows; Issue and
+// Finish run on the device's queue thread. Lifetime: shared by the handle table, by queued work
+// that reads it, and by replies under way. The bytes go back to the device with the last of them.
 #pragma once
 
 #include <atomic>
@@ -42,10 +43,12 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   struct Identity {
     uint64_t id = 0;
     TensorSpec spec;
-    DeviceQueue* queue = nullptr;  // null only for a command that was refused before its device was known
+    DeviceQueue* queue =
+        nullptr;  // null only for a command that was refused before its device was known
     size_t device_index = 0;
     std::shared_ptr<Account> account;
-    uint64_t fingerprint = 0;  // of the command, to tell a replay from another command with the same id
+    uint64_t fingerprint =
+        0;  // of the command, to tell a replay from another command with the same id
     uint64_t command_number = 0;
     TimePoint created;
   };
@@ -61,14 +64,15 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   void SetDone(DoneCallback done) { done_ = std::move(done); }
   // Measure how long the work takes on the device (costs two clock readings).
   void MeasureTime() { measure_time_ = true; }
-  // Queues the work as soon as inputs on other devices are there. Calls of one session are serialised by it.
+  // Queues the work as soon as inputs on other devices are there. Calls of one session are
+  // serialised by it.
   void Start();
 
   // --- Without work: for uploads and for commands that were refused.
   void SetBuffer(DeviceBuffer buffer);  // bytes were reserved in the account already
   std::byte* upload_data() { return buffer_.data(); }
-  void Fail(absl::Status status);       // status must not be OK
-  void Complete();                      // ready
+  void Fail(absl::Status status);  // status must not be OK
+  void Complete();                 // ready
 
   // Calls `done` when the tensor is ready or failed; at once, on this thread, if it is already.
   void WhenDone(DoneCallback done);
@@ -85,8 +89,12 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   uint64_t command_number() const { return identity_.command_number; }
   const std::string& label() const { return label_; }
   TimePoint created() const { return identity_.created; }
-  TimePoint last_used() const { return TimePoint(TimePoint::duration(last_used_.load(std::memory_order_relaxed))); }
-  void Touch(TimePoint now) { last_used_.store(now.time_since_epoch().count(), std::memory_order_relaxed); }
+  TimePoint last_used() const {
+    return TimePoint(TimePoint::duration(last_used_.load(std::memory_order_relaxed)));
+  }
+  void Touch(TimePoint now) {
+    last_used_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  }
 
   // --- Only when done.
   const absl::Status& status() const { return status_; }  // OK when ready
@@ -98,7 +106,8 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   bool is_copy() const { return quote_ != nullptr; }
   const Quote& quote() const { return *quote_; }  // of a copy
 
-  // What a command that uses this failed tensor gets: FAILED_PRECONDITION, origin and root cause in text and details.
+  // What a command that uses this failed tensor gets: FAILED_PRECONDITION, origin and root cause in
+  // text and details.
   absl::Status InputFailed(std::string_view what) const;
 
   // DeviceTask.
@@ -132,8 +141,9 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   double measured_seconds_ = 0;
   double simulated_seconds_ = 0;
 
-  std::atomic<State> state_ = State::kWaiting;  // Publishes the members above when it becomes ready or failed.
-  std::atomic<uint32_t> inputs_missing_ = 1;    // The last one to take it to 0 queues the work.
+  std::atomic<State> state_ =
+      State::kWaiting;  // Publishes the members above when it becomes ready or failed.
+  std::atomic<uint32_t> inputs_missing_ = 1;  // The last one to take it to 0 queues the work.
   std::atomic<int64_t> last_used_;
 
   // Guarded by mu_.

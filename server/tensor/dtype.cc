@@ -21,9 +21,9 @@ std::optional<DType> ParseDType(std::string_view name) {
     }
   }
   constexpr std::pair<std::string_view, DType> kNumPyNames[] = {
-      {"float32", DType::kF32},   {"float", DType::kF32}, {"float64", DType::kF64},
+      {"float32", DType::kF32},   {"float", DType::kF32},   {"float64", DType::kF64},
       {"double", DType::kF64},    {"float16", DType::kF16}, {"half", DType::kF16},
-      {"bfloat16", DType::kBF16}, {"int32", DType::kI32}, {"int64", DType::kI64},
+      {"bfloat16", DType::kBF16}, {"int32", DType::kI32},   {"int64", DType::kI64},
       {"uint8", DType::kU8},      {"bool_", DType::kBool}};
   for (const auto& [other, dtype] : kNumPyNames) {
     if (lower == other) {

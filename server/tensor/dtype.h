@@ -13,7 +13,8 @@ namespace devserver {
 
 static_assert(std::endian::native == std::endian::little, "the wire is little-endian");
 
-// The numbers travel (DType in proto/devserver/v1/types.proto); names are safetensors' ("F32"), shown as NumPy's ("f32").
+// The numbers travel (DType in proto/devserver/v1/types.proto); names are safetensors' ("F32"),
+// shown as NumPy's ("f32").
 enum class DType : uint8_t {
   kUnspecified = 0,
   kF32 = 1,
@@ -38,7 +39,8 @@ constexpr size_t DTypeSize(DType dtype) {
 // "f32", "bf16", "bool".
 std::string_view DTypeName(DType dtype);
 
-// Accepts "f32", "F32", "float32", "bfloat16", "int64", "uint8", "bool" and the like; nullopt for anything else.
+// Accepts "f32", "F32", "float32", "bfloat16", "int64", "uint8", "bool" and the like; nullopt for
+// anything else.
 std::optional<DType> ParseDType(std::string_view name);
 
 constexpr bool IsFloat(DType dtype) {

@@ -60,52 +60,71 @@ absl::Status StoreAs(std::span<const Number> numbers, DType dtype, std::byte* ta
 template <typename Number>
 absl::Status Store(std::span<const Number> numbers, DType dtype, std::byte* target) {
   switch (dtype) {
-    case DType::kF32: return StoreAs<float>(numbers, dtype, target);
-    case DType::kF64: return StoreAs<double>(numbers, dtype, target);
-    case DType::kF16: return StoreAs<Half>(numbers, dtype, target);
-    case DType::kBF16: return StoreAs<BFloat16>(numbers, dtype, target);
-    case DType::kI32: return StoreAs<int32_t>(numbers, dtype, target);
-    case DType::kI64: return StoreAs<int64_t>(numbers, dtype, target);
+    case DType::kF32:
+      return StoreAs<float>(numbers, dtype, target);
+    case DType::kF64:
+      return StoreAs<double>(numbers, dtype, target);
+    case DType::kF16:
+      return StoreAs<Half>(numbers, dtype, target);
+    case DType::kBF16:
+      return StoreAs<BFloat16>(numbers, dtype, target);
+    case DType::kI32:
+      return StoreAs<int32_t>(numbers, dtype, target);
+    case DType::kI64:
+      return StoreAs<int64_t>(numbers, dtype, target);
     case DType::kU8:
-    case DType::kBool: return StoreAs<uint8_t>(numbers, dtype, target);
-    case DType::kUnspecified: break;
+    case DType::kBool:
+      return StoreAs<uint8_t>(numbers, dtype, target);
+    case DType::kUnspecified:
+      break;
   }
   return absl::InternalError("a dtype without elements");
 }
 
 }  // namespace
 
-absl::Status StoreNumbers(std::span<const double> numbers, DType dtype, std::span<std::byte> target) {
+absl::Status StoreNumbers(std::span<const double> numbers, DType dtype,
+                          std::span<std::byte> target) {
   return Store(numbers, dtype, target.data());
 }
 
-absl::Status StoreIntegers(std::span<const int64_t> integers, DType dtype, std::span<std::byte> target) {
+absl::Status StoreIntegers(std::span<const int64_t> integers, DType dtype,
+                           std::span<std::byte> target) {
   return Store(integers, dtype, target.data());
 }
 
 double LoadNumber(const std::byte* elements, DType dtype, size_t index) {
   switch (dtype) {
-    case DType::kF32: return Load<float>(elements, index);
-    case DType::kF64: return Load<double>(elements, index);
-    case DType::kF16: return static_cast<double>(Load<Half>(elements, index));
-    case DType::kBF16: return static_cast<double>(Load<BFloat16>(elements, index));
-    default: return static_cast<double>(LoadInteger(elements, dtype, index));
+    case DType::kF32:
+      return Load<float>(elements, index);
+    case DType::kF64:
+      return Load<double>(elements, index);
+    case DType::kF16:
+      return static_cast<double>(Load<Half>(elements, index));
+    case DType::kBF16:
+      return static_cast<double>(Load<BFloat16>(elements, index));
+    default:
+      return static_cast<double>(LoadInteger(elements, dtype, index));
   }
 }
 
 int64_t LoadInteger(const std::byte* elements, DType dtype, size_t index) {
   switch (dtype) {
-    case DType::kI32: return Load<int32_t>(elements, index);
-    case DType::kI64: return Load<int64_t>(elements, index);
-    default: return Load<uint8_t>(elements, index);
+    case DType::kI32:
+      return Load<int32_t>(elements, index);
+    case DType::kI64:
+      return Load<int64_t>(elements, index);
+    default:
+      return Load<uint8_t>(elements, index);
   }
 }
 
 absl::Status CheckBools(std::span<const std::byte> elements, uint64_t first_index) {
   for (size_t i = 0; i < elements.size(); ++i) {
     if (elements[i] > std::byte{1}) {
-      return absl::InvalidArgumentError(absl::StrFormat("element %d of a bool tensor is %d; it must be 0 or 1",
-                                                        first_index + i, static_cast<int>(elements[i])));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("element %d of a bool tensor is %d; it must be 0 or 1", first_index + i,
+                          static_cast<int>(elements[i])));
     }
   }
   return absl::OkStatus();

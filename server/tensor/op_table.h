@@ -1,9 +1,10 @@
-// The op table: one entry per op. It drives wire validation, shape inference on the server and in the client, dispatch,
-// ListOps, the simulated devices' clocks and the conformance tests. To add an op: one entry here, one kernel per backend
-// (server/device/cpu/), one row in tests/conformance/op_suite.cc.
+// The op table: one entry per op. It drives wire validation, shape inference on the server and in
+// the client, dispatch, ListOps, the simulated devices' clocks and the conformance tests. To add an
+// op: one entry here, one kernel per backend (server/device/cpu/), one row in
+// tests/conformance/op_suite.cc.
 //
-// Tensors are row-major and packed. Operands of one op live on one device; that is checked elsewhere (server/session/).
-// Thread safety: the table is constant.
+// Tensors are row-major and packed. Operands of one op live on one device; that is checked
+// elsewhere (server/session/). Thread safety: the table is constant.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,33 @@ enum class OpCode : uint8_t {
   kMatMul,  // out[..,m,n] = a[..,m,k] · b[..,k,n]; batch dimensions broadcast
   kDense,   // out[..,n] = activation(x[..,k] · w[k,n] + b[n]); b may be left out
   // Element by element; the two-operand ones broadcast as NumPy does.
-  kAdd, kSub, kMul, kDiv, kMaximum, kEqual,
-  kNeg, kExp, kLog, kSqrt, kRelu, kGelu, kTanh, kSigmoid, kCast,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMaximum,
+  kEqual,
+  kNeg,
+  kExp,
+  kLog,
+  kSqrt,
+  kRelu,
+  kGelu,
+  kTanh,
+  kSigmoid,
+  kCast,
   // Along axes.
-  kSoftmax, kSum, kMean, kMax, kArgmax, kNorm,
+  kSoftmax,
+  kSum,
+  kMean,
+  kMax,
+  kArgmax,
+  kNorm,
   // Moving elements.
-  kTranspose, kReshape, kSlice, kConcat,
+  kTranspose,
+  kReshape,
+  kSlice,
+  kConcat,
 };
 inline constexpr int kOpCount = static_cast<int>(OpCode::kConcat) + 1;
 
@@ -43,21 +65,22 @@ enum class Activation : uint8_t { kNone = 0, kRelu = 1, kGelu = 2, kTanh = 3, kS
 
 using IntList = absl::InlinedVector<int64_t, 4>;
 
-// One flat set for all ops; which of them an op reads is OpDef::attributes. Untouched fields hold their defaults.
+// One flat set for all ops; which of them an op reads is OpDef::attributes. Untouched fields hold
+// their defaults.
 struct OpAttributes {
   bool transpose_a = false;  // matmul: read a as its transpose (last two dimensions)
   bool transpose_b = false;
   bool keep_dims = false;  // reductions: keep the reduced axes with size 1
   Activation activation = Activation::kNone;
   DType dtype = DType::kUnspecified;  // sources (unspecified: f32); cast: the result's
-  IntList axes;    // reductions: empty means all. softmax, concat: one axis. transpose: a permutation, empty reverses.
-                   // Negative axes count from the end.
-  IntList shape;   // sources and reshape; reshape infers at most one -1
-  IntList starts;  // slice: one per axis, negative counts from the end
-  IntList stops;   // slice: exclusive; clipped as NumPy does
-  double value = 0;            // full
-  double start = 0, step = 1;  // arange
-  double low = 0, high = 1;    // uniform
+  IntList axes;  // reductions: empty means all. softmax, concat: one axis. transpose: a
+                 // permutation, empty reverses. Negative axes count from the end.
+  IntList shape;                // sources and reshape; reshape infers at most one -1
+  IntList starts;               // slice: one per axis, negative counts from the end
+  IntList stops;                // slice: exclusive; clipped as NumPy does
+  double value = 0;             // full
+  double start = 0, step = 1;   // arange
+  double low = 0, high = 1;     // uniform
   double mean = 0, stddev = 1;  // normal
   uint64_t seed = 0;            // uniform, normal
 
@@ -68,11 +91,12 @@ struct OpDef {
   OpCode code;
   std::string_view name;  // as on the wire: "matmul"
   int inputs_min;
-  int inputs_max;  // concat: kConcatInputsMax
-  DTypeSet dtypes;  // the inputs' (for sources: the result's)
+  int inputs_max;               // concat: kConcatInputsMax
+  DTypeSet dtypes;              // the inputs' (for sources: the result's)
   std::string_view attributes;  // those it reads, comma-separated: "axes, keep_dims"
   std::string_view result;      // shape and dtype rule, for people
-  std::string_view error_bound;  // against exact arithmetic, for people; conformance/oracle.h applies it
+  std::string_view
+      error_bound;  // against exact arithmetic, for people; conformance/oracle.h applies it
   // Only called by InferSpec, which has checked the number of inputs and their dtypes.
   absl::StatusOr<TensorSpec> (*infer)(const OpDef& op, std::span<const TensorSpec> inputs,
                                       const OpAttributes& attributes);
@@ -81,13 +105,15 @@ struct OpDef {
                   const OpAttributes& attributes);
 };
 
-inline constexpr int kConcatInputsMax = 65536;  // The log of an epoch in one call; bounded by the message size too.
+inline constexpr int kConcatInputsMax =
+    65536;  // The log of an epoch in one call; bounded by the message size too.
 
 std::span<const OpDef> AllOps();  // in the order of OpCode
 const OpDef& GetOp(OpCode code);
 const OpDef* FindOp(std::string_view name);  // nullptr if there is none
 
-// The result's spec. INVALID_ARGUMENT (kShapeMismatch, kDtypeUnsupported) names the op, the inputs' specs and the cure.
+// The result's spec. INVALID_ARGUMENT (kShapeMismatch, kDtypeUnsupported) names the op, the inputs'
+// specs and the cure.
 absl::StatusOr<TensorSpec> InferSpec(OpCode code, std::span<const TensorSpec> inputs,
                                      const OpAttributes& attributes);
 

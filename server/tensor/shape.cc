@@ -26,8 +26,8 @@ std::string DimsToString(std::span<const int64_t> dims) {
 
 absl::StatusOr<Shape> Shape::Create(std::span<const int64_t> dims) {
   if (dims.size() > static_cast<size_t>(kDimsMax)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "shape %s has %d dimensions, the limit is %d", DimsToString(dims), dims.size(), kDimsMax));
+    return absl::InvalidArgumentError(absl::StrFormat("shape %s has %d dimensions, the limit is %d",
+                                                      DimsToString(dims), dims.size(), kDimsMax));
   }
   Shape shape;
   shape.rank_ = static_cast<int>(dims.size());
@@ -39,8 +39,8 @@ absl::StatusOr<Shape> Shape::Create(std::span<const int64_t> dims) {
     }
     const int64_t size = std::max<int64_t>(dims[i], 1);
     if (product_without_zeros > kElementsMax / size) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "shape %s has more than %d elements", DimsToString(dims), kElementsMax));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("shape %s has more than %d elements", DimsToString(dims), kElementsMax));
     }
     product_without_zeros *= size;
     shape.dims_[i] = dims[i];

@@ -1,6 +1,6 @@
-// Shapes and what a tensor is without its values. Every Shape was checked when it was made: at most kDimsMax dimensions,
-// none negative, and its element count times 8 bytes fits an int64 even with the zeros left out. So size arithmetic
-// behind this line can't overflow.
+// Shapes and what a tensor is without its values. Every Shape was checked when it was made: at most
+// kDimsMax dimensions, none negative, and its element count times 8 bytes fits an int64 even with
+// the zeros left out. So size arithmetic behind this line can't overflow.
 #pragma once
 
 #include <array>
@@ -15,14 +15,16 @@
 
 namespace devserver {
 
-inline constexpr int kDimsMax = 8;  // NumPy allows 32; nothing a device computes here uses more than 6.
+inline constexpr int kDimsMax =
+    8;  // NumPy allows 32; nothing a device computes here uses more than 6.
 
 // A plain value: copying it allocates nothing. The default is a scalar: rank 0, one element.
 class Shape {
  public:
   Shape() = default;
 
-  // INVALID_ARGUMENT, naming the dimensions, if there are too many, one is negative, or their product is too large.
+  // INVALID_ARGUMENT, naming the dimensions, if there are too many, one is negative, or their
+  // product is too large.
   static absl::StatusOr<Shape> Create(std::span<const int64_t> dims);
   // For shapes written in the program. Asserts what Create checks.
   static Shape Of(std::initializer_list<int64_t> dims);
