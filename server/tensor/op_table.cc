@@ -33,7 +33,8 @@ constexpr std::string_view kSeries = "8·u·(1 + |x|)·|out| + r·|out|";
 constexpr std::string_view kProduct =
     "2·(k + 1)·u·Σ|a||b| (Higham, Accuracy and Stability, 2nd ed., sec. 3.5) + r·|out|";
 constexpr std::string_view kSumBound =
-    "2·n·2^-53·Σ|x| + r·|out|: floats accumulate in double; integers wrap, exactly";
+    "2·n·2^-53·Σ|x| + r·|out|: floats accumulate in double (none where Σ|x| overflows one); "
+    "integers wrap, exactly";
 
 constexpr OpDef kOps[] = {
     {OpCode::kFull, "full", 0, 0, kAll, "shape, dtype, value",
@@ -149,11 +150,12 @@ std::string InputsToString(std::span<const TensorSpec> inputs) {
 }
 
 absl::Status WrongInputCount(const OpDef& op, std::span<const TensorSpec> inputs) {
-  const std::string wanted = op.inputs_min == op.inputs_max
-                                 ? absl::StrFormat("%d", op.inputs_min)
-                                 : absl::StrFormat("%d to %d", op.inputs_min, op.inputs_max);
+  const std::string wanted =
+      op.inputs_min == op.inputs_max
+          ? absl::StrFormat("%d input%s", op.inputs_min, op.inputs_min == 1 ? "" : "s")
+          : absl::StrFormat("%d to %d inputs", op.inputs_min, op.inputs_max);
   return MakeError(absl::StatusCode::kInvalidArgument, ErrorReason::kShapeMismatch,
-                   absl::StrFormat("%s takes %s inputs and was given %d (%s)", op.name, wanted,
+                   absl::StrFormat("%s takes %s and was given %d (%s)", op.name, wanted,
                                    inputs.size(), InputsToString(inputs)));
 }
 

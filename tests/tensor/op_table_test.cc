@@ -163,7 +163,7 @@ TEST_P(RefusedTest, SaysWhatAndWhy) {
 INSTANTIATE_TEST_SUITE_P(
     Inputs, RefusedTest,
     testing::Values(Case{"add", {"f32[2]"}, {}, "takes 2 inputs and was given 1"},
-                    Case{"exp", {"f32[2]", "f32[2]"}, {}, "takes 1 inputs and was given 2"},
+                    Case{"exp", {"f32[2]", "f32[2]"}, {}, "takes 1 input and was given 2"},
                     Case{"dense", {"f32[2]"}, {}, "2 to 3 inputs"},
                     Case{"concat", {}, {}, "was given 0"},
                     Case{"add", {"f32[2]", "f64[2]"}, {}, "cast one of them to f32"},

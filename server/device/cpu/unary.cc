@@ -1,8 +1,9 @@
 // neg, exp, log, sqrt, relu, gelu, tanh, sigmoid, and the activations of dense.
 //
-// Eigen's array functions vectorise exp, log, sqrt and tanh for whatever instruction set this is
+// Eigen's array functions vectorise exp, log and tanh for whatever instruction set this is
 // compiled for.
 #include <Eigen/Core>
+#include <cmath>
 #include <type_traits>
 
 #include "server/device/cpu/kernels.h"
@@ -26,6 +27,15 @@ void Gelu(const C* x, C* out, int64_t n) {
   const ConstValues<C> v(x, n);
   constexpr C kScale = C(-2 * 0.79788456080286535588);  // -2·√(2/π)
   Values<C>(out, n) = v / (C(1) + (kScale * v * (C(1) + C(0.044715) * v * v)).exp());
+}
+
+// Correctly rounded, which Eigen's is not with SSE (-fno-math-errno lets the compiler vectorise the
+// loop).
+template <typename C>
+void Sqrt(const C* x, C* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = std::sqrt(x[i]);
+  }
 }
 
 template <typename C>
@@ -58,8 +68,7 @@ void Apply(OpCode code, const C* x, C* out, int64_t n) {
         Values<C>(out, n) = ConstValues<C>(x, n).log();
         return;
       case OpCode::kSqrt:
-        Values<C>(out, n) = ConstValues<C>(x, n).sqrt();
-        return;
+        return Sqrt(x, out, n);
       case OpCode::kGelu:
         return Gelu(x, out, n);
       case OpCode::kTanh:

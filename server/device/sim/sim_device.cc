@@ -92,10 +92,12 @@ absl::Status SimDevice::Run(const OpCall& call) {
     return RunTimed(call);
   }
   const SteadyClock::time_point start = SteadyClock::now();
+  const double busy_before = busy_seconds();
   absl::Status status = RunTimed(call);
-  const SteadyClock::time_point computed = SteadyClock::now();
   WaitUntil(start + ToDuration(modelled_seconds));
-  AddBusy(std::chrono::duration<double>(SteadyClock::now() - computed).count());
+  // Waiting counts as busy too.
+  const std::chrono::duration<double> took = SteadyClock::now() - start;
+  AddBusy(took.count() - (busy_seconds() - busy_before));
   return status;
 }
 
