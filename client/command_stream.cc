@@ -165,7 +165,7 @@ uint64_t CommandStream::Append(int kind_field, const google::protobuf::MessageLi
   unfinished_bytes_ += added;
   unreported_bytes_ += added;
   in_flight_.push_back(std::move(in_flight));
-  if (kind_field == v1::Command::kFetchFieldNumber || kind_field == v1::Command::kSyncFieldNumber) {
+  if (kind_field == v1::Command::kSyncFieldNumber) {
     sync_number_ = number;
     unreported_bytes_ = 0;
   }

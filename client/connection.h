@@ -109,12 +109,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void RunLease();
   void KeepAlive();
   // Makes a new connection for a stream that broke, or gives the session up.
-  void TakeUpAgain(const CommandStream::Break& first_break);
-  enum class Attempt { kDone, kRefused, kRetry };
+  void TakeUpAgain(const CommandStream::Break& broken);
+  enum class Attempt {
+    kDone,     // attached, or the session is lost
+    kGone,     // the server doesn't know the session
+    kRefused,  // nothing listens at the address
+    kRetry,
+  };
   Attempt TryToAttach(absl::Status* why);
+  // For a session that is gone: whether the server restarted or the lease ran out.
+  Attempt TryToTellWhy(absl::Status* why);
+  Attempt AfterFailure(const absl::Status& status);
   void ReplaceTransport(std::shared_ptr<const Transport> transport);
-  // The session is gone: whether by a restart or by its lease.
-  absl::Status WhyGone(const absl::Status& status);
   // A call of the lease thread, which the destructor can cut short.
   template <typename Invoke>
   absl::Status LeaseCall(const Transport& transport, const std::string& token,

@@ -96,51 +96,48 @@ void Connection::KeepAlive() {
         v1::KeepAliveReply reply;
         return transport.sessions->KeepAlive(context, v1::KeepAliveRequest(), &reply);
       });
-  if (SessionIsGone(status)) {
-    stream_->Lose(WhyGone(status));
-  }
   if (!status.ok()) {
     stream_->Drop();  // A dead connection need not know yet that it is dead.
   }
 }
 
-void Connection::TakeUpAgain(const CommandStream::Break& first_break) {
-  absl::Status why = first_break.reason;
-  if (SessionIsGone(why)) {
-    stream_->Lose(WhyGone(why));
-    return;
-  }
-  if (!IsPassing(why)) {
+void Connection::TakeUpAgain(const CommandStream::Break& broken) {
+  absl::Status why = broken.reason;
+  bool is_gone = SessionIsGone(why);
+  if (!is_gone && !IsPassing(why)) {
     stream_->Lose(why);
     return;
   }
-  if (first_break.breaks_without_reply > kBreaksWithoutReplyMax) {
+  if (broken.breaks_without_reply > kBreaksWithoutReplyMax) {
     stream_->Lose(stream_->Unreachable(
         absl::StrFormat("it ended the command stream %d times in a row without an answer: %s",
-                        first_break.breaks_without_reply, std::string(why.message()))));
+                        broken.breaks_without_reply, std::string(why.message()))));
     return;
   }
   const TimePoint give_up = DeadlineAfter(options_.reconnect_timeout);
-  const TimePoint give_up_refused =
+  const TimePoint give_up_early =
       DeadlineAfter(std::min(options_.reconnect_timeout / 5, kRefusedTimeoutMax));
-  absl::Duration back_off = first_break.breaks_without_reply > 1
-                                ? kBackOffFirst * (1 << first_break.breaks_without_reply)
+  absl::Duration back_off = broken.breaks_without_reply > 1
+                                ? kBackOffFirst * (1 << broken.breaks_without_reply)
                                 : absl::ZeroDuration();
   for (;;) {
     back_off = std::min(back_off, kBackOffMax);
     if (stream_->WaitForBreak(DeadlineAfter(back_off)).event == CommandStream::Event::kClosed) {
       return;
     }
-    const Attempt attempt = TryToAttach(&why);
+    const Attempt attempt = is_gone ? TryToTellWhy(&why) : TryToAttach(&why);
     if (attempt == Attempt::kDone) {
       return;
     }
+    is_gone |= attempt == Attempt::kGone;
     const TimePoint now = Clock::Real()->Now();
-    if (now >= give_up || (attempt == Attempt::kRefused && now >= give_up_refused)) {
+    const bool hopeless = is_gone || attempt == Attempt::kRefused;
+    if (now >= give_up || (hopeless && now >= give_up_early)) {
       stream_->Lose(stream_->Unreachable(std::string(why.message())));
       return;
     }
-    back_off = std::max(back_off * 2, kBackOffFirst);
+    back_off =
+        attempt == Attempt::kGone ? absl::ZeroDuration() : std::max(back_off * 2, kBackOffFirst);
   }
 }
 
@@ -160,12 +157,51 @@ Connection::Attempt Connection::TryToAttach(absl::Status* why) {
     stream_->Attach(transport, reply.received_through());
     return Attempt::kDone;
   }
-  if (status.ok() || SessionIsGone(status)) {
-    ReplaceTransport(transport);  // For the question why.
-    stream_->Lose(WhyGone(status));
-    return Attempt::kDone;
-  }
   *why = status;
+  if (status.ok() || SessionIsGone(status)) {
+    return Attempt::kGone;
+  }
+  return AfterFailure(status);
+}
+
+Connection::Attempt Connection::TryToTellWhy(absl::Status* why) {
+  // Only a session's opening tells the server's id: open one for the question.
+  const std::shared_ptr<const Transport> transport = OpenTransport(address_, Traffic::kCommands);
+  v1::OpenSessionRequest request;
+  request.set_name(options_.name);
+  v1::OpenSessionReply reply;
+  const absl::Status status =
+      LeaseCall(*transport, "", std::min(kAttemptTimeout, options_.reconnect_timeout),
+                [&](const Transport& transport, grpc::ClientContext* context) {
+                  return transport.sessions->OpenSession(context, request, &reply);
+                });
+  if (!status.ok()) {
+    *why = status;
+    return AfterFailure(status);
+  }
+  LeaseCall(*transport, reply.token(), kAttemptTimeout,
+            [&](const Transport& transport, grpc::ClientContext* context) {
+              v1::CloseSessionReply closed;
+              return transport.sessions->CloseSession(context, v1::CloseSessionRequest(), &closed);
+            })
+      .IgnoreError();
+  const std::string message =
+      reply.server_id() == server_id_
+          ? absl::StrFormat(
+                "lease expired: server %s has closed this session, its tensors are gone; "
+                "connect again",
+                address_)
+          : absl::StrFormat(
+                "server restarted: %s is %s now and was %s, this client's tensors are "
+                "gone; connect again",
+                address_, reply.server_id(), server_id_);
+  stream_->Lose(
+      MakeError(absl::StatusCode::kFailedPrecondition, ErrorReason::kSessionExpired, message));
+  return Attempt::kDone;
+}
+
+// Whether another attempt may help; if not the session is lost.
+Connection::Attempt Connection::AfterFailure(const absl::Status& status) {
   if (!IsPassing(status)) {
     stream_->Lose(status);
     return Attempt::kDone;
@@ -176,38 +212,6 @@ Connection::Attempt Connection::TryToAttach(absl::Status* why) {
 void Connection::ReplaceTransport(std::shared_ptr<const Transport> transport) {
   MutexLock lock(&mu_);
   transport_.swap(transport);  // The old one ends after the lock.
-}
-
-absl::Status Connection::WhyGone(const absl::Status& status) {
-  // Only a session's opening tells the server's id: open one for the question.
-  v1::OpenSessionRequest request;
-  request.set_name(options_.name);
-  v1::OpenSessionReply reply;
-  const absl::Status probe =
-      LeaseCall(*transport(), "", kAttemptTimeout,
-                [&](const Transport& transport, grpc::ClientContext* context) {
-                  return transport.sessions->OpenSession(context, request, &reply);
-                });
-  if (probe.ok()) {
-    LeaseCall(*transport(), reply.token(), kAttemptTimeout,
-              [&](const Transport& transport, grpc::ClientContext* context) {
-                v1::CloseSessionReply closed;
-                return transport.sessions->CloseSession(context, v1::CloseSessionRequest(),
-                                                        &closed);
-              })
-        .IgnoreError();
-  }
-  const bool restarted = probe.ok() && reply.server_id() != server_id_;
-  return MakeError(
-      absl::StatusCode::kFailedPrecondition, ErrorReason::kSessionExpired,
-      restarted
-          ? absl::StrFormat("server restarted: %s is %s now and was %s, this client's tensors are "
-                            "gone; connect again",
-                            address_, reply.server_id(), server_id_)
-          : absl::StrFormat(
-                "lease expired: server %s has closed this session (%s), its tensors are "
-                "gone; connect again",
-                address_, std::string(status.message())));
 }
 
 }  // namespace devserver::client

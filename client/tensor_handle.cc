@@ -14,8 +14,11 @@ TensorHandle::~TensorHandle() {
 
 absl::Status PassOn(std::string_view name, const TensorHandle& input) {
   ErrorDetails details = DetailsOf(input.failure).value_or(ErrorDetails{});
-  if (details.reason == ErrorReason::kInputFailed) {
-    return input.failure;  // It quotes the root cause already.
+  if (details.reason == ErrorReason::kInputFailed ||
+      details.reason == ErrorReason::kSessionExpired ||
+      (details.reason == ErrorReason::kUnspecified &&
+       input.failure.code() == absl::StatusCode::kUnavailable)) {
+    return input.failure;  // It quotes the root cause already, or is nobody's in particular.
   }
   details.reason = ErrorReason::kInputFailed;
   if (details.origin_tensor == 0) {
