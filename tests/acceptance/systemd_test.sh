@@ -8,6 +8,7 @@ source_dir=${DEVSERVER_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 build_dir=${DEVSERVER_BUILD_DIR:-$source_dir/build}
 unit=$source_dir/deploy/devserverd.service
 daemon=$build_dir/bin/devserverd
+ctl=$build_dir/bin/devserverctl
 work=
 systemd_pid=
 
@@ -70,7 +71,7 @@ check_unit_file() {
 # Boots systemd; its process id as this machine sees it is then in $systemd_pid.
 boot() {
   local starter pid
-  export work unit daemon source_dir
+  export work unit daemon ctl source_dir
   setsid unshare --fork --pid --mount --uts --ipc --cgroup --net --propagation private bash -euc '
     root=$work/root
     mount -t tmpfs -o size=512m tmpfs "$work"
@@ -85,6 +86,7 @@ boot() {
     : > "$root/etc/fstab"
     : > "$root/etc/machine-id"
     install -m 755 "$daemon" "$root/usr/bin/devserverd"
+    install -m 755 "$ctl" "$root/usr/bin/devserverctl"
     install -m 644 "$unit" "$root/etc/systemd/system/devserverd.service"
     mkdir -p "$root/etc/devserverd"
     install -m 644 "$source_dir/deploy/devserverd.toml" "$root/etc/devserverd/devserverd.toml"
@@ -136,6 +138,20 @@ check_sandbox() {
   inside grep -qE '^CapEff:\s0+$' "/proc/$pid/status" || fail "it has capabilities"
   inside grep -qE '^Seccomp:\s2$' "/proc/$pid/status" || fail "it has no system call filter"
   echo "sandbox: uid $uid, no capabilities, system calls filtered"
+}
+# The sandbox lets devserverd do its work: kernels compiled at run time, threads, the socket open to any user.
+check_compute() {
+  local device said
+  for device in cpu:0 gpu:1; do
+    said=$(inside setpriv --reuid nobody --clear-groups bash -euc '
+      ctl="devserverctl --server unix:/run/devserverd/devserverd.sock"
+      $ctl create 96,96 --ones --id 1000 --device "$0"
+      $ctl matmul 1000 1000 --id 1001
+      $ctl show 1001
+      $ctl rm 1000 1001' "$device" 2>&1) || fail "computing on $device in the sandbox: $said"
+    grep -q "\[96, 96, 96" <<< "$said" || fail "the product of ones on $device is not 96 everywhere: $said"
+  done
+  echo "compute: products on cpu:0 and gpu:1, as user nobody, over the unix socket"
 }
 check_stop() {
   local began=$SECONDS
@@ -189,7 +205,9 @@ sesions = 4' | inside tee /etc/devserverd/devserverd.toml > /dev/null
 }
 
 [ "$(id -u)" -eq 0 ] || skip "needs root"
-[ -x "$daemon" ] || fail "there is no $daemon"
+for program in "$daemon" "$ctl"; do
+  [ -x "$program" ] || fail "there is no $program"
+done
 for tool in /lib/systemd/systemd systemd-analyze dbus-daemon ip pgrep nsenter unshare; do
   command -v "$tool" > /dev/null || skip "needs $tool (deploy/install-deps.sh --tests)"
 done
@@ -199,6 +217,7 @@ unshare --fork --pid --mount --uts --ipc --cgroup --net true 2> /dev/null || ski
 boot
 check_start
 check_sandbox
+check_compute
 check_stop
 check_abort
 check_watchdog
