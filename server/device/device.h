@@ -75,7 +75,6 @@ struct DeviceMemory {
 };
 
 struct Telemetry {
-  double busy_seconds = 0;  // time spent computing since the device was opened
   std::optional<double> temperature_celsius;
   std::optional<double> power_watts;
   std::optional<double> power_limit_watts;

@@ -11,6 +11,12 @@ namespace {
 // of a synchronisation (about 10 us), few enough that a reply does not wait for long.
 constexpr size_t kIssuedMax = 64;
 
+// Enough to make a wake-up (about 5 us) cheap for each command, few enough that a device does not
+// idle for long.
+constexpr int kPushesPerWake = 32;
+
+thread_local DeviceQueue::WakeScope* current_scope = nullptr;
+
 class DrainMarker final : public DeviceTask {
  public:
   bool Issue(Device& /*device*/) override { return true; }
@@ -56,14 +62,52 @@ void DeviceQueue::Push(std::shared_ptr<DeviceTask> task) {
     tasks_.push_back(std::move(task));
     wake = std::exchange(sleeping_, false);
   }
-  if (wake) {
+  if (current_scope != nullptr) {
+    current_scope->Pushed(wake ? this : nullptr);
+  } else if (wake) {
     wake_.NotifyOne();
   }
+}
+
+DeviceQueue::WakeScope::WakeScope() : outer_(std::exchange(current_scope, this)) {}
+
+DeviceQueue::WakeScope::~WakeScope() {
+  Wake();
+  current_scope = outer_;
+}
+
+void DeviceQueue::WakeScope::Pushed(DeviceQueue* asleep) {
+  if (asleep != nullptr) {
+    asleep_.push_back(asleep);
+  }
+  if (++pushes_ >= kPushesPerWake) {
+    Wake();
+  }
+}
+
+void DeviceQueue::WakeScope::Wake() {
+  for (DeviceQueue* const queue : asleep_) {
+    queue->wake_.NotifyOne();
+  }
+  asleep_.clear();
+  pushes_ = 0;
+}
+
+double DeviceQueue::busy_seconds() const {
+  const int64_t start = batch_start_.load(std::memory_order_relaxed);
+  int64_t ticks = busy_ticks_.load(std::memory_order_relaxed);
+  if (start != 0) {
+    ticks += Clock::Real()->Now().time_since_epoch().count() - start;
+  }
+  return Seconds(TimePoint::duration(ticks)).count();
 }
 
 void DeviceQueue::Drain() {
   const auto marker = std::make_shared<DrainMarker>();
   Push(marker);
+  if (current_scope != nullptr) {
+    current_scope->Wake();
+  }
   marker->Wait();
 }
 
@@ -82,8 +126,14 @@ void DeviceQueue::Loop() {
       }
       std::swap(batch, tasks_);
     }
+    const int64_t start = Clock::Real()->Now().time_since_epoch().count();
+    batch_start_.store(start, std::memory_order_relaxed);
     RunBatch(batch);
     batch.clear();
+    const int64_t end = Clock::Real()->Now().time_since_epoch().count();
+    busy_ticks_.store(busy_ticks_.load(std::memory_order_relaxed) + end - start,
+                      std::memory_order_relaxed);
+    batch_start_.store(0, std::memory_order_relaxed);
   }
 }
 

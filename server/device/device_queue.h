@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/base/clock.h"
 #include "server/base/mutex.h"
 #include "server/device/device.h"
 
@@ -31,6 +32,26 @@ class DeviceTask {
 
 class DeviceQueue {
  public:
+  // While one lives, queues that this thread pushes to are woken once in a few dozen tasks and at
+  // its end, not at every push: a burst of small commands would else spend most of its time on
+  // wake-ups. For the handling of one message.
+  class WakeScope {
+   public:
+    WakeScope();
+    ~WakeScope();
+    WakeScope(const WakeScope&) = delete;
+    WakeScope& operator=(const WakeScope&) = delete;
+
+   private:
+    friend class DeviceQueue;
+    void Pushed(DeviceQueue* asleep);  // null: the queue was awake
+    void Wake();
+
+    WakeScope* const outer_;
+    std::vector<DeviceQueue*> asleep_;
+    int pushes_ = 0;  // since the last wake-up
+  };
+
   // Starts the thread. `device` is owned.
   explicit DeviceQueue(std::unique_ptr<Device> device);
   // Finishes what is queued, then joins the thread.
@@ -47,6 +68,8 @@ class DeviceQueue {
   // Waits until everything pushed before has finished. Never on the queue's own thread.
   void Drain();
 
+  // Time spent on tasks since the queue was made.
+  double busy_seconds() const;
   // Tasks that were pushed and have not finished.
   uint64_t queued() const { return queued_.load(std::memory_order_acquire); }
 
@@ -58,6 +81,9 @@ class DeviceQueue {
   // Constant after construction.
   const std::unique_ptr<Device> device_;
   std::atomic<uint64_t> queued_ = 0;  // Released after a task's Finish.
+  // Written by the queue thread for people to read; order nothing. Ticks of TimePoint.
+  std::atomic<int64_t> busy_ticks_ = 0;   // of the batches that are done
+  std::atomic<int64_t> batch_start_ = 0;  // of the batch that runs; 0: none
   // Guarded by mu_.
   Mutex mu_;
   CondVar wake_;

@@ -18,7 +18,7 @@ constexpr size_t kReadingsMax = 6;                   // a bit more than a second
 void UtilizationMeter::Sample(TimePoint now) {
   Reading reading = {now, {}};
   for (size_t i = 0; i < devices_.size(); ++i) {
-    reading.busy_seconds.push_back(devices_.queue(i).device().telemetry().busy_seconds);
+    reading.busy_seconds.push_back(devices_.queue(i).busy_seconds());
   }
   MutexLock lock(&mu_);
   readings_.push_back(std::move(reading));

@@ -33,7 +33,7 @@ void DeviceToWire(const Backend& backend, size_t index, v1::Device* wire) {
   const Telemetry telemetry = queue.device().telemetry();
   v1::Telemetry* const readings = wire->mutable_telemetry();
   readings->set_utilization(backend.utilization.Utilization(index));
-  readings->set_busy_seconds(telemetry.busy_seconds);
+  readings->set_busy_seconds(queue.busy_seconds());
   if (telemetry.temperature_celsius.has_value()) {
     readings->set_temperature_celsius(*telemetry.temperature_celsius);
   }

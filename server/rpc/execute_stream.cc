@@ -209,6 +209,7 @@ class ExecuteStream final : public Reactor {
   }
 
   absl::Status Handle(const v1::ExecuteRequest& request) {
+    const DeviceQueue::WakeScope wake_later;
     const std::shared_ptr<Execution::Batch> batch =
         execution().BeginBatch(listener_.get(), request.received_through());
     absl::Status status;

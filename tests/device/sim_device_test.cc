@@ -133,7 +133,6 @@ TEST(SimDevice, PacedCallsTakeAsLongAsModelled) {
   ASSERT_TRUE(device.Synchronize().ok());
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   EXPECT_GE(took.count(), device.simulated_seconds());
-  EXPECT_GE(device.telemetry().busy_seconds, device.simulated_seconds() - 0.002);
 }
 
 TEST(SimDevice, PowerLimitIsKnownAndPowerIsNot) {

@@ -95,7 +95,6 @@ int CpuDevice::AvailableThreads() {
 
 Telemetry CpuDevice::telemetry() const {
   Telemetry telemetry;
-  telemetry.busy_seconds = busy_seconds();
   if (!temperature_path_.empty()) {
     std::ifstream file(temperature_path_);
     double thousandths = 0;

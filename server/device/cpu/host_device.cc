@@ -1,11 +1,9 @@
 #include "server/device/cpu/host_device.h"
 
-#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "server/base/status_macros.h"
-#include "server/device/cpu/host_ops.h"
 
 namespace devserver {
 
@@ -50,19 +48,6 @@ absl::Status HostDevice::CopyFromPeer(Device& peer, const std::byte* source, std
     return CopyFromHost({source, size_bytes}, target);
   }
   return peer.CopyToHost(source, {target, size_bytes});
-}
-
-absl::Status HostDevice::RunTimed(const OpCall& call) {
-  const auto start = std::chrono::steady_clock::now();
-  absl::Status status = RunHostOp(call, math_);
-  AddBusy(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  return status;
-}
-
-void HostDevice::AddBusy(double seconds) {
-  // One writer, so no read-modify-write is needed.
-  busy_seconds_.store(busy_seconds_.load(std::memory_order_relaxed) + seconds,
-                      std::memory_order_relaxed);
 }
 
 }  // namespace devserver

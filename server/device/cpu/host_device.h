@@ -2,10 +2,10 @@
 // ops run by RunHostOp. CpuDevice and SimDevice add what they report and what time means to them.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "server/device/cpu/host_math.h"
+#include "server/device/cpu/host_ops.h"
 #include "server/device/device.h"
 #include "server/device/memory_pool.h"
 
@@ -30,10 +30,8 @@ class HostDevice : public Device {
   HostDevice(DeviceProperties properties, uint64_t cache_limit_bytes, int threads,
              HostMemory* host);
 
-  // Runs the op and adds `seconds` of it to busy_seconds(). Queue thread only.
-  absl::Status RunTimed(const OpCall& call);
-  void AddBusy(double seconds);
-  double busy_seconds() const { return busy_seconds_.load(std::memory_order_relaxed); }
+  // Queue thread only.
+  absl::Status RunOnHost(const OpCall& call) { return RunHostOp(call, math_); }
 
  private:
   void Free(std::byte* data, size_t size_bytes) override;
@@ -41,8 +39,6 @@ class HostDevice : public Device {
   // Constant after construction.
   const DeviceProperties properties_;
   MemoryPool pool_;
-  // Written by the queue thread, read by any. A number for people; orders nothing.
-  std::atomic<double> busy_seconds_ = 0;
   // Touched only by the queue thread.
   HostMath math_;
 };

@@ -3,6 +3,7 @@
 // Neighbouring axes that are all kept or all reduced are one axis here, so the tensor is a nest of
 // alternating kept and reduced axes. Where the innermost is reduced, rows are reduced to one
 // number; where it is kept, rows are folded into a row of accumulators.
+#include <Eigen/Core>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -61,30 +62,26 @@ struct MeanOf : SumOf<C> {
   }
 };
 
+// The largest of n ≥ 1 elements; NaN if one is.
+template <typename C>
+C LargestOf(const C* x, int64_t n) {
+  const Eigen::Map<const Eigen::Array<C, Eigen::Dynamic, 1>> values(x, n);
+  if constexpr (std::is_floating_point_v<C>) {
+    return values.template maxCoeff<Eigen::PropagateNaN>();
+  } else {
+    return values.maxCoeff();
+  }
+}
+
 template <typename C>
 struct MaxOf {
   C largest = std::numeric_limits<C>::has_infinity ? -std::numeric_limits<C>::infinity()
                                                    : std::numeric_limits<C>::lowest();
 
-  static C Larger(C a, C b) { return (a > b) | (a != a) ? a : b; }  // NaN if either is
-  void Add(C x, int64_t /*position*/) { largest = Larger(largest, x); }
-  void AddRow(const C* x, int64_t n, int64_t /*position*/) {
-    constexpr int64_t kLanes = 8;
-    C lanes[kLanes];
-    std::fill_n(lanes, kLanes, largest);
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) {
-        lanes[lane] = Larger(lanes[lane], x[i + lane]);
-      }
-    }
-    for (; i < n; ++i) {
-      lanes[0] = Larger(lanes[0], x[i]);
-    }
-    for (const C lane : lanes) {
-      largest = Larger(largest, lane);
-    }
+  void Add(C x, int64_t /*position*/) {
+    largest = (largest > x) | (largest != largest) ? largest : x;
   }
+  void AddRow(const C* x, int64_t n, int64_t position) { Add(LargestOf(x, n), position); }
   template <typename T>
   void Store(T* out, int64_t /*count*/) const {
     *out = static_cast<T>(largest);
@@ -96,16 +93,25 @@ struct ArgmaxOf {
   C largest = C(0);
   int64_t index = -1;
 
+  bool IsBeatenBy(C x) const { return index < 0 || x > largest || (x != x && largest == largest); }
   void Add(C x, int64_t position) {
-    if (index < 0 || x > largest || (x != x && largest == largest)) {
+    if (IsBeatenBy(x)) {
       largest = x;
       index = position;
     }
   }
   void AddRow(const C* x, int64_t n, int64_t position) {
-    for (int64_t i = 0; i < n; ++i) {
-      Add(x[i], position + i);
+    const C candidate = LargestOf(x, n);
+    if (!IsBeatenBy(candidate)) {
+      return;  // The usual case, and the row was only looked at by the vector units.
     }
+    const bool is_nan = candidate != candidate;
+    int64_t i = 0;
+    while (is_nan ? x[i] == x[i] : x[i] != candidate) {
+      ++i;
+    }
+    largest = candidate;
+    index = position + i;
   }
   template <typename T>
   void Store(T* out, int64_t /*count*/) const {

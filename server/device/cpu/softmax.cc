@@ -39,9 +39,7 @@ void SoftmaxRow(const T* x, T* out, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = std::min(kBlock, n - begin);
     const C* const values = Widen(x + begin, widened, count);
-    for (int64_t i = 0; i < count; ++i) {
-      largest = values[i] > largest ? values[i] : largest;
-    }
+    largest = std::max(largest, ConstValues<C>(values, count).maxCoeff());
   }
   double sum = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {

@@ -65,7 +65,6 @@ SimDevice::SimDevice(const Options& options, HostMemory* host)
 
 Telemetry SimDevice::telemetry() const {
   Telemetry telemetry;
-  telemetry.busy_seconds = busy_seconds();
   telemetry.power_limit_watts = model_.power_limit_watts;
   return telemetry;
 }
@@ -89,15 +88,11 @@ absl::Status SimDevice::Run(const OpCall& call) {
   const double modelled_seconds = OpSeconds(model_, call);
   Add(simulated_seconds_, modelled_seconds);
   if (!paced_) {
-    return RunTimed(call);
+    return RunOnHost(call);
   }
   const SteadyClock::time_point start = SteadyClock::now();
-  const double busy_before = busy_seconds();
-  absl::Status status = RunTimed(call);
+  absl::Status status = RunOnHost(call);
   WaitUntil(start + ToDuration(modelled_seconds));
-  // Waiting counts as busy too.
-  const std::chrono::duration<double> took = SteadyClock::now() - start;
-  AddBusy(took.count() - (busy_seconds() - busy_before));
   return status;
 }
 
