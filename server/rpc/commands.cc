@@ -22,7 +22,7 @@ absl::Status NoSuchOp(const std::string& name) {
   std::string names;
   for (const OpDef& op : AllOps()) {
     if (op.inputs_max > 0) {
-      names += absl::StrFormat(names.empty() ? "%s" : ", %s", op.name);
+      names += absl::StrFormat("%s%s", names.empty() ? "" : ", ", op.name);
     }
   }
   return MakeError(absl::StatusCode::kNotFound, ErrorReason::kNoSuchOp,

@@ -58,7 +58,7 @@ struct Maximum {
     if constexpr (std::is_integral_v<T>) {
       return a > b ? a : b;
     } else {
-      return (a > b) | (a != a) ? a : b;  // b where b is NaN: then nothing is greater
+      return ((a > b) | (a != a)) ? a : b;  // b where b is NaN: then nothing is greater
     }
   }
 };

@@ -79,7 +79,7 @@ struct MaxOf {
                                                    : std::numeric_limits<C>::lowest();
 
   void Add(C x, int64_t /*position*/) {
-    largest = (largest > x) | (largest != largest) ? largest : x;
+    largest = ((largest > x) | (largest != largest)) ? largest : x;
   }
   void AddRow(const C* x, int64_t n, int64_t position) { Add(LargestOf(x, n), position); }
   template <typename T>
