@@ -123,8 +123,17 @@ absl::Status Server::Listen() {
     }
     addresses_.push_back(addresses[i].ToString());
   }
-  grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  SetServing(false);
   return absl::OkStatus();
+}
+
+void Server::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* const health = grpc_server_->GetHealthCheckService();
+  health->SetServingStatus(serving);  // of the server as a whole: ""
+  for (const char* const service :
+       {"DeviceService", "SessionService", "TensorService", "ComputeService"}) {
+    health->SetServingStatus(absl::StrFormat("devserver.v1.%s", service), serving);
+  }
 }
 
 absl::Status Server::OpenDevices() {
@@ -147,7 +156,7 @@ void Server::OpenDevices(std::vector<std::unique_ptr<Device>> devices, Fabric fa
       &config_.limits, Clock::Real());
   slot_.Set(backend_.get());
   ticking_.store(backend_.get(), std::memory_order_release);
-  grpc_server_->GetHealthCheckService()->SetServingStatus(true);
+  SetServing(true);
 }
 
 void Server::Drain(absl::Duration grace) {
@@ -156,12 +165,12 @@ void Server::Drain(absl::Duration grace) {
   }
   const TimePoint deadline =
       Clock::Real()->Now() + std::chrono::nanoseconds(absl::ToInt64Nanoseconds(grace));
-  grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  SetServing(false);
   slot_.Close();
   if (backend_ != nullptr) {
     // Queued work first: its callers get their results. Then the sessions: their streams end, what
     // is left does not start.
-    MutexLock lock(&timer_mu_);
+    const MutexLock lock(&timer_mu_);
     const auto busy = [this] {
       uint64_t queued = 0;
       for (size_t i = 0; i < backend_->devices->size(); ++i) {
@@ -195,7 +204,7 @@ Server::~Server() {
     Drain(absl::ZeroDuration());
   }
   {
-    MutexLock lock(&timer_mu_);
+    const MutexLock lock(&timer_mu_);
     stopping_ = true;
   }
   timer_wake_.NotifyAll();
@@ -227,7 +236,7 @@ void Server::WaitForLastReferences() {
     return bytes;
   };
   const TimePoint deadline = Clock::Real()->Now() + kLastReferencesMax;
-  MutexLock lock(&timer_mu_);
+  const MutexLock lock(&timer_mu_);
   while (held() > 0 && Clock::Real()->Now() < deadline) {
     timer_wake_.WaitUntil(&timer_mu_,
                           std::chrono::steady_clock::now() + std::chrono::milliseconds(2));
@@ -241,7 +250,7 @@ void Server::WaitForLastReferences() {
 }
 
 void Server::TimerLoop() {
-  MutexLock lock(&timer_mu_);
+  const MutexLock lock(&timer_mu_);
   while (!stopping_) {
     timer_mu_.Unlock();
     Tick();

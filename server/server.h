@@ -56,6 +56,7 @@ class Server {
  private:
   explicit Server(const ServerConfig& config);
   absl::Status Listen();
+  void SetServing(bool serving);
   void WaitForLastReferences();
   void TimerLoop();
   void Tick();

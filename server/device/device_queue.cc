@@ -21,12 +21,12 @@ class DrainMarker final : public DeviceTask {
  public:
   bool Issue(Device& /*device*/) override { return true; }
   void Finish(const absl::Status& /*synchronized*/) override {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     reached_ = true;
     changed_.NotifyAll();
   }
   void Wait() {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     while (!reached_) {
       changed_.Wait(&mu_);
     }
@@ -47,7 +47,7 @@ DeviceQueue::DeviceQueue(std::unique_ptr<Device> device)
 
 DeviceQueue::~DeviceQueue() {
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     stopping_ = true;
   }
   wake_.NotifyOne();
@@ -58,7 +58,7 @@ void DeviceQueue::Push(std::shared_ptr<DeviceTask> task) {
   queued_.fetch_add(1, std::memory_order_relaxed);
   bool wake = false;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     tasks_.push_back(std::move(task));
     wake = std::exchange(sleeping_, false);
   }
@@ -115,7 +115,7 @@ void DeviceQueue::Loop() {
   std::vector<std::shared_ptr<DeviceTask>> batch;
   while (true) {
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       while (tasks_.empty() && !stopping_) {
         sleeping_ = true;
         wake_.Wait(&mu_);

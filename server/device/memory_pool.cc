@@ -50,7 +50,7 @@ void HostMemory::Release(uint64_t size_bytes) {
 }
 
 void HostMemory::TrimPools() {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   for (MemoryPool* const pool : pools_) {
     pool->Trim();
   }
@@ -58,14 +58,14 @@ void HostMemory::TrimPools() {
 
 MemoryPool::MemoryPool(Options options, HostMemory* host)
     : options_(std::move(options)), host_(host) {
-  MutexLock lock(&host_->mu_);
+  const MutexLock lock(&host_->mu_);
   host_->pools_.push_back(this);
 }
 
 MemoryPool::~MemoryPool() {
   assert(used_bytes() == 0);
   {
-    MutexLock lock(&host_->mu_);
+    const MutexLock lock(&host_->mu_);
     std::erase(host_->pools_, this);
   }
   Trim();
@@ -87,7 +87,7 @@ int MemoryPool::ClassOf(size_t block_bytes) {
 }
 
 std::byte* MemoryPool::TakeCached(size_t block_bytes) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   std::vector<std::byte*>& blocks = free_[static_cast<size_t>(ClassOf(block_bytes))];
   if (blocks.empty()) {
     return nullptr;
@@ -167,7 +167,7 @@ void MemoryPool::Free(std::byte* data, size_t size_bytes) {
   const size_t block_bytes = BlockBytes(size_bytes);
   bool keep = false;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     keep = cached_bytes_ + block_bytes <= options_.cache_limit_bytes;
     if (keep) {
       free_[static_cast<size_t>(ClassOf(block_bytes))].push_back(data);
@@ -181,14 +181,14 @@ void MemoryPool::Free(std::byte* data, size_t size_bytes) {
 }
 
 uint64_t MemoryPool::reserved_bytes() const {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   return cached_bytes_;
 }
 
 void MemoryPool::Trim() {
   std::array<std::vector<std::byte*>, kClassCount> blocks;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     std::swap(blocks, free_);
     cached_bytes_ = 0;
   }

@@ -20,7 +20,7 @@ void UtilizationMeter::Sample(TimePoint now) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     reading.busy_seconds.push_back(devices_.queue(i).busy_seconds());
   }
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   readings_.push_back(std::move(reading));
   if (readings_.size() > kReadingsMax) {
     readings_.pop_front();
@@ -28,7 +28,7 @@ void UtilizationMeter::Sample(TimePoint now) {
 }
 
 double UtilizationMeter::Utilization(size_t device_index) const {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   if (readings_.size() < 2) {
     return 0;
   }

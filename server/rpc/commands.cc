@@ -96,9 +96,11 @@ absl::StatusOr<TensorRef> FindForFetch(Session& session, const v1::Fetch& fetch)
   return tensor;
 }
 
-absl::Status FillFetched(const Tensor& tensor, bool raw, v1::FetchedTensor* fetched) {
+absl::Status FillFetched(const DeviceSet& devices, const Tensor& tensor, bool raw,
+                         v1::FetchedTensor* fetched) {
   TensorToWire(tensor, fetched->mutable_tensor());
   Device& device = tensor.queue()->device();
+  device.AdvanceClock(devices.HostLinkSeconds(tensor.device_index(), tensor.size_bytes()));
   if (device.host_readable()) {
     ValuesToWire(tensor.spec(), tensor.host_bytes(), raw, fetched->mutable_values());
     return absl::OkStatus();

@@ -16,7 +16,9 @@ absl::StatusOr<TensorRef> RunCopy(Session& session, const v1::Copy& copy, Sessio
 // The tensor of a Fetch, if it is small enough for one reply; RESOURCE_EXHAUSTED (kLimit) says to
 // use Download.
 absl::StatusOr<TensorRef> FindForFetch(Session& session, const v1::Fetch& fetch);
-// Fills `fetched` from a ready tensor.
-absl::Status FillFetched(const Tensor& tensor, bool raw, v1::FetchedTensor* fetched);
+// Fills `fetched` from a ready tensor; a simulated device's clock is charged with the way to the
+// host.
+absl::Status FillFetched(const DeviceSet& devices, const Tensor& tensor, bool raw,
+                         v1::FetchedTensor* fetched);
 
 }  // namespace devserver

@@ -106,9 +106,10 @@ class RunCall {
   absl::Status StartFetch(const v1::Fetch& fetch, v1::CommandReply* reply) {
     ASSIGN_OR_RETURN(const TensorRef tensor, FindForFetch(*session_, fetch));
     tensor->WhenDone([this, reply, raw = fetch.raw()](Tensor& done) {
-      const absl::Status status = done.status().ok()
-                                      ? FillFetched(done, raw, reply->mutable_fetched())
-                                      : done.InputFailed("fetch");
+      const absl::Status status =
+          done.status().ok()
+              ? FillFetched(*session_->surroundings().devices, done, raw, reply->mutable_fetched())
+              : done.InputFailed("fetch");
       if (!status.ok()) {
         FailReply(status, reply);
       }

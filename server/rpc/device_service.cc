@@ -71,7 +71,7 @@ class Watch final : public grpc::ServerWriteReactor<v1::ListDevicesReply> {
 
   void OnWriteDone(bool ok) override {
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       if (ok && !cancelled_) {
         alarm_.Set(std::chrono::system_clock::now() + interval_,
                    [this](bool /*in_time*/) { Send(); });
@@ -83,7 +83,7 @@ class Watch final : public grpc::ServerWriteReactor<v1::ListDevicesReply> {
   }
 
   void OnCancel() override {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     cancelled_ = true;
     if (alarm_is_set_) {
       alarm_.Cancel();  // It fires at once: a cancelled call does not wait for its interval.
@@ -97,7 +97,7 @@ class Watch final : public grpc::ServerWriteReactor<v1::ListDevicesReply> {
     const absl::StatusOr<Backend*> backend = slot_.Get();
     bool cancelled = false;
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       alarm_is_set_ = false;
       cancelled = cancelled_;
     }

@@ -64,7 +64,7 @@ class ExecuteStream final : public Reactor {
   void OnReadDone(bool ok) override {
     if (!ok) {
       {
-        MutexLock lock(&mu_);
+        const MutexLock lock(&mu_);
         half_closed_ = true;
         reading_ = false;
       }
@@ -76,14 +76,14 @@ class ExecuteStream final : public Reactor {
     const absl::Status status = Handle(*request_);
     if (!status.ok()) {
       {
-        MutexLock lock(&mu_);
+        const MutexLock lock(&mu_);
         reading_ = false;
       }
       End(status);
       return;
     }
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       reading_ = false;
     }
     ReadOn();
@@ -107,7 +107,7 @@ class ExecuteStream final : public Reactor {
   // Something may be there to send, or the window may have opened. Any thread.
   void Pump() {
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       pump_wanted_ = true;
       if (writing_) {
         return;  // OnWriteDone looks again.
@@ -120,7 +120,7 @@ class ExecuteStream final : public Reactor {
   // Ends the call with `status` when the write under way is done. The first one counts.
   void End(const absl::Status& status) {
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       if (end_.has_value()) {
         return;
       }
@@ -137,7 +137,7 @@ class ExecuteStream final : public Reactor {
   // which TakeOut waits for.
   void ReadOn() {
     {
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       if (reading_ || half_closed_ || end_.has_value() || !execution().MayRead()) {
         return;
       }
@@ -154,7 +154,7 @@ class ExecuteStream final : public Reactor {
     while (true) {
       std::optional<absl::Status> end;
       {
-        MutexLock lock(&mu_);
+        const MutexLock lock(&mu_);
         pump_wanted_ = false;
         if (finished_) {
           return;
@@ -174,7 +174,7 @@ class ExecuteStream final : public Reactor {
         return;
       }
       const bool idle = execution().Idle();
-      MutexLock lock(&mu_);
+      const MutexLock lock(&mu_);
       if (half_closed_ && idle && !end_.has_value()) {
         end_ = absl::OkStatus();
       } else if (!pump_wanted_ && !end_.has_value()) {
@@ -194,7 +194,8 @@ class ExecuteStream final : public Reactor {
       wire->set_number(reply.number);
       absl::Status status = reply.status;
       if (status.ok() && reply.is_fetch) {
-        status = FillFetched(*reply.tensor, reply.raw, wire->mutable_fetched());
+        status = FillFetched(*session_->surroundings().devices, *reply.tensor, reply.raw,
+                             wire->mutable_fetched());
       } else if (status.ok()) {
         TensorToWire(*reply.tensor, wire->mutable_tensor());
         ReceiptToWire(reply.tensor->quote(), reply.tensor->measured_seconds(),
@@ -304,20 +305,20 @@ class ExecuteStream final : public Reactor {
 };
 
 ExecuteStream* StreamListener::Enter() {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   inside_ += stream_ == nullptr ? 0 : 1;
   return stream_;
 }
 
 void StreamListener::Leave() {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   if (--inside_ == 0) {
     left_.NotifyAll();
   }
 }
 
 void StreamListener::TakeOut() {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   stream_ = nullptr;
   while (inside_ > 0) {
     left_.Wait(&mu_);

@@ -11,19 +11,19 @@ int64_t Ticks() { return Clock::Real()->Now().time_since_epoch().count(); }
 
 StallWatch::Entry::Entry(StallWatch* watch, grpc::ServerContextBase* context)
     : watch_(watch), context_(context), last_moved_(Ticks()) {
-  MutexLock lock(&watch_->mu_);
+  const MutexLock lock(&watch_->mu_);
   position_ = watch_->entries_.insert(watch_->entries_.end(), this);
 }
 
 StallWatch::Entry::~Entry() {
-  MutexLock lock(&watch_->mu_);
+  const MutexLock lock(&watch_->mu_);
   watch_->entries_.erase(position_);
 }
 
 void StallWatch::Entry::Moved() { last_moved_.store(Ticks(), std::memory_order_relaxed); }
 
 void StallWatch::CancelStalled(TimePoint now) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   for (Entry* const entry : entries_) {
     const TimePoint moved(TimePoint::duration(entry->last_moved_.load(std::memory_order_relaxed)));
     if (now - moved > limit_) {

@@ -119,18 +119,19 @@ class TensorService final : public RawBulkService {
                                         const v1::Fetch* request,
                                         v1::FetchedTensor* reply) override {
     grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-    const absl::StatusOr<TensorRef> tensor = [&]() -> absl::StatusOr<TensorRef> {
+    const absl::Status refused = [&]() -> absl::Status {
       ASSIGN_OR_RETURN(const SessionRef session, slot_.FindSession(*context));
-      return FindForFetch(*session, *request);
+      ASSIGN_OR_RETURN(const TensorRef tensor, FindForFetch(*session, *request));
+      tensor->WhenDone([reactor, reply, raw = request->raw(),
+                        devices = session->surroundings().devices](Tensor& done) {
+        reactor->Finish(ToGrpc(done.status().ok() ? FillFetched(*devices, done, raw, reply)
+                                                  : done.InputFailed("FetchTensor")));
+      });
+      return absl::OkStatus();
     }();
-    if (!tensor.ok()) {
-      reactor->Finish(ToGrpc(tensor.status()));
-      return reactor;
+    if (!refused.ok()) {
+      reactor->Finish(ToGrpc(refused));
     }
-    (*tensor)->WhenDone([reactor, reply, raw = request->raw()](Tensor& done) {
-      reactor->Finish(ToGrpc(done.status().ok() ? FillFetched(done, raw, reply)
-                                                : done.InputFailed("FetchTensor")));
-    });
     return reactor;
   }
 

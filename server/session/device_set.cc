@@ -37,6 +37,11 @@ std::string DeviceSet::Names() const {
   return names;
 }
 
+double DeviceSet::HostLinkSeconds(size_t device_index, uint64_t size_bytes) const {
+  const Quote quote = fabric_.QuoteCopy("cpu:0", queues_[device_index]->name(), size_bytes);
+  return quote.simulated ? quote.estimated.seconds : 0;
+}
+
 absl::StatusOr<size_t> DeviceSet::Find(std::string_view name) const {
   for (size_t i = 0; i < queues_.size(); ++i) {  // The usual case: the exact name.
     if (queues_[i]->name() == name) {

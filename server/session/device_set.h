@@ -28,6 +28,10 @@ class DeviceSet {
   // of devices if it isn't there: there is no falling back to another.
   absl::StatusOr<size_t> Find(std::string_view name) const;
 
+  // What moving bytes between the host and a simulated device takes on that device's clock; 0 for
+  // real devices.
+  double HostLinkSeconds(size_t device_index, uint64_t size_bytes) const;
+
   // "cpu:0, gpu:0, gpu:1"
   std::string Names() const;
 

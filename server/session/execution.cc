@@ -26,7 +26,7 @@ void Execution::Attach(std::shared_ptr<Listener> listener) {
   std::shared_ptr<Listener> before;
   bool closed = false;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     closed = closed_;
     before = std::exchange(listener_, closed ? nullptr : listener);
     unsent_.clear();
@@ -51,7 +51,7 @@ void Execution::Attach(std::shared_ptr<Listener> listener) {
 void Execution::Flush() {
   std::shared_ptr<Listener> listener;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     sync_through_ = received_through_;
     listener = WhoToTell();
   }
@@ -62,7 +62,7 @@ void Execution::Flush() {
 
 void Execution::Detach(const Listener* listener) {
   std::shared_ptr<Listener> gone;  // Destroyed after the lock.
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   if (listener_.get() == listener) {
     gone = std::exchange(listener_, nullptr);
   }
@@ -72,7 +72,7 @@ void Execution::Close() {
   std::shared_ptr<Listener> listener;
   std::map<uint64_t, Reply> replies;  // They hold tensors: destroyed after the lock.
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     closed_ = true;
     listener = std::exchange(listener_, nullptr);
     replies.swap(replies_);
@@ -88,7 +88,7 @@ std::shared_ptr<Execution::Batch> Execution::BeginBatch(const Listener* owner,
                                                         uint64_t acknowledged) {
   std::map<uint64_t, Reply> forgotten;  // They hold tensors: destroyed after the lock.
   auto batch = std::make_shared<Batch>(shared_from_this(), owner);
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   handling_ = true;
   const auto end = replies_.upper_bound(acknowledged);
   for (auto reply = replies_.begin(); reply != end;) {
@@ -101,13 +101,13 @@ std::shared_ptr<Execution::Batch> Execution::BeginBatch(const Listener* owner,
 
 void Execution::EndBatch(const std::shared_ptr<Batch>& batch) {
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     handling_ = false;
   }
   batch->Finished();
   std::shared_ptr<Listener> listener;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     listener = WhoToTell();
   }
   if (listener != nullptr) {
@@ -118,7 +118,7 @@ void Execution::EndBatch(const std::shared_ptr<Batch>& batch) {
 void Execution::AddReply(Reply reply) {
   std::shared_ptr<Listener> listener;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     if (closed_) {
       return;
     }
@@ -135,7 +135,7 @@ void Execution::AddReply(Reply reply) {
 void Execution::BatchFinished() {
   std::shared_ptr<Listener> listener;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     while (!batches_.empty() && batches_.front()->finished()) {
       done_through_ = batches_.front()->last_number_;
       batches_.pop_front();
@@ -159,7 +159,7 @@ std::shared_ptr<Execution::Listener> Execution::WhoToTell() {
 }
 
 bool Execution::TakeOutgoing(size_t replies_max, Outgoing* outgoing) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   if (!ReportDue()) {
     return false;
   }
@@ -183,23 +183,23 @@ bool Execution::TakeOutgoing(size_t replies_max, Outgoing* outgoing) {
 }
 
 bool Execution::MayRead() {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   read_paused_ = account_->in_flight() >= window_commands_;
   return !read_paused_;
 }
 
 bool Execution::Idle() const {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   return batches_.empty() && unsent_.empty();
 }
 
 uint64_t Execution::received_through() const {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   return received_through_;
 }
 
 absl::StatusOr<bool> Execution::Batch::Accept(uint64_t number) {
-  MutexLock lock(&execution_->mu_);
+  const MutexLock lock(&execution_->mu_);
   if (execution_->listener_.get() != owner_) {
     return absl::AbortedError(
         "another Execute stream of this session took over; a session has one at a time");
@@ -266,7 +266,7 @@ void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t numbe
 
 void Execution::Batch::Sync(uint64_t number) {
   {
-    MutexLock lock(&execution_->mu_);
+    const MutexLock lock(&execution_->mu_);
     execution_->sync_through_ = number;
   }
   Finished();

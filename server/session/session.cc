@@ -68,7 +68,7 @@ absl::StatusOr<TensorRef> Session::Create(OpCode source,
   const absl::StatusOr<TensorSpec> spec = InferSpec(source, {}, *attributes);
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     if (!spec.ok()) {
       accepted = spec.status();
     } else {
@@ -91,9 +91,12 @@ absl::StatusOr<TensorRef> Session::CreateFromValues(const TensorSpec& spec,
                   std::string_view(reinterpret_cast<const char*>(values.data()), values.size()));
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
-    MutexLock lock(&mu_);
-    accepted = CreateLocked(spec, device, fingerprint, request,
-                            [&](Tensor& tensor) { tensor.SetValues(std::move(values)); });
+    const MutexLock lock(&mu_);
+    accepted = CreateLocked(spec, device, fingerprint, request, [&](Tensor& tensor) {
+      const double link_seconds =
+          surroundings_.devices->HostLinkSeconds(tensor.device_index(), tensor.size_bytes());
+      tensor.SetValues(std::move(values), link_seconds);
+    });
     if (!accepted.ok() && request.leave_failed) {
       LeaveFailedLocked(request.id, request.command_number, accepted.status());
     }
@@ -122,7 +125,7 @@ absl::StatusOr<TensorRef> Session::Apply(OpCode code, std::span<const uint64_t> 
                                            AttributesHash(attributes.get()));
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     accepted = ApplyLocked(code, inputs, std::move(attributes), fingerprint, request);
     if (!accepted.ok() && request.leave_failed) {
       LeaveFailedLocked(request.id, request.command_number, accepted.status());
@@ -183,7 +186,7 @@ absl::StatusOr<TensorRef> Session::Copy(uint64_t source, std::string_view device
   const uint64_t fingerprint = Fingerprint(request.id, CommandKind::kCopy, source, device);
   absl::StatusOr<Accepted> accepted = Accepted{};
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     accepted = CopyLocked(source, device, max_seconds, fingerprint, request);
     if (!accepted.ok() && request.leave_failed) {
       LeaveFailedLocked(request.id, request.command_number, accepted.status());
@@ -416,7 +419,7 @@ TensorRef Session::Launch(const TensorSpec& spec, size_t device_index, uint64_t 
 }
 
 void Session::LeaveFailed(uint64_t id, uint64_t command_number, const absl::Status& status) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   LeaveFailedLocked(id, command_number, status);
 }
 
@@ -448,7 +451,7 @@ uint64_t Session::PickId() {
 }
 
 absl::StatusOr<TensorRef> Session::Find(uint64_t id) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckOpen());
   ASSIGN_OR_RETURN(TensorRef tensor, FindLocked(id));
   tensor->Touch(last_seen());
@@ -457,7 +460,7 @@ absl::StatusOr<TensorRef> Session::Find(uint64_t id) {
 
 absl::StatusOr<uint64_t> Session::Delete(std::span<const uint64_t> ids) {
   std::vector<TensorRef> dropped;  // Their memory is given back after the lock.
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckOpen());
   for (const uint64_t id : ids) {
     RETURN_IF_ERROR(FindLocked(id).status());
@@ -481,7 +484,7 @@ absl::StatusOr<TensorRef> Session::BeginUpload(const TensorSpec& spec, std::stri
       Fingerprint(id, CommandKind::kUpload, spec.dtype, Hashable(spec.shape.dims()), device);
   Tensor::Identity identity;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(TensorRef replay, FindReplay(id, fingerprint));
     if (replay != nullptr) {
       return replay;
@@ -510,7 +513,7 @@ absl::StatusOr<TensorRef> Session::BeginUpload(const TensorSpec& spec, std::stri
 
 absl::Status Session::CommitUpload(const TensorRef& tensor) {
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(const TensorRef other, FindReplay(tensor->id(), tensor->fingerprint()));
     if (other != nullptr) {
       return MakeError(
@@ -521,11 +524,8 @@ absl::Status Session::CommitUpload(const TensorRef& tensor) {
     }
     tensors_[tensor->id()] = tensor;
   }
-  const Quote quote = surroundings_.devices->fabric().QuoteCopy("cpu:0", tensor->device_name(),
-                                                                tensor->size_bytes());
-  if (quote.simulated) {
-    tensor->queue()->device().AdvanceClock(quote.estimated.seconds);
-  }
+  tensor->queue()->device().AdvanceClock(
+      surroundings_.devices->HostLinkSeconds(tensor->device_index(), tensor->size_bytes()));
   tensor->Complete();
   return absl::OkStatus();
 }
@@ -533,7 +533,7 @@ absl::Status Session::CommitUpload(const TensorRef& tensor) {
 std::vector<TensorRef> Session::List(uint64_t after, size_t count_max) const {
   std::vector<TensorRef> tensors;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     for (const auto& [id, tensor] : tensors_) {
       if (id > after) {
         tensors.push_back(tensor);
@@ -549,7 +549,7 @@ std::vector<TensorRef> Session::List(uint64_t after, size_t count_max) const {
 }
 
 size_t Session::tensor_count() const {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   return tensors_.size();
 }
 
@@ -573,7 +573,7 @@ uint64_t Session::Close() {
   account_->Cancel();
   absl::flat_hash_map<uint64_t, TensorRef> tensors;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     closed_ = true;
     tensors.swap(tensors_);
   }

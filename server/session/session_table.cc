@@ -72,13 +72,13 @@ absl::StatusOr<SessionRef> SessionTable::Open(std::string name, std::string peer
   options.lease = Seconds(lease_seconds == 0 ? limits.lease_seconds
                                              : std::clamp(lease_seconds, limits.lease_seconds_min,
                                                           limits.lease_seconds_max));
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   std::string key = options.token;
   return Insert(std::move(key), std::move(options));
 }
 
 absl::StatusOr<SessionRef> SessionTable::Find(std::string_view token) {
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   const auto found = sessions_.find(token);
   if (found == sessions_.end() || found->second->options().is_default ||
       found->second->Expired(surroundings_.clock->Now())) {
@@ -93,7 +93,7 @@ absl::StatusOr<SessionRef> SessionTable::Find(std::string_view token) {
 
 absl::StatusOr<SessionRef> SessionTable::FindDefault(const std::string& peer) {
   std::string key = "default " + peer;
-  MutexLock lock(&mu_);
+  const MutexLock lock(&mu_);
   const auto found = sessions_.find(key);
   if (found != sessions_.end()) {
     found->second->Renew();
@@ -109,7 +109,7 @@ absl::StatusOr<SessionRef> SessionTable::FindDefault(const std::string& peer) {
 
 uint64_t SessionTable::Close(const SessionRef& session) {
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     std::erase_if(sessions_, [&](const auto& entry) { return entry.second == session; });
   }
   return session->Close();
@@ -118,7 +118,7 @@ uint64_t SessionTable::Close(const SessionRef& session) {
 size_t SessionTable::CloseExpired() {
   std::vector<SessionRef> expired;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     const TimePoint now = surroundings_.clock->Now();
     for (auto entry = sessions_.begin(); entry != sessions_.end();) {
       if (entry->second->Expired(now)) {
@@ -138,7 +138,7 @@ size_t SessionTable::CloseExpired() {
 void SessionTable::CloseAll() {
   std::map<std::string, SessionRef, std::less<>> sessions;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     sessions.swap(sessions_);
   }
   for (const auto& [key, session] : sessions) {
@@ -149,7 +149,7 @@ void SessionTable::CloseAll() {
 std::vector<SessionRef> SessionTable::List() const {
   std::vector<SessionRef> sessions;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     for (const auto& [key, session] : sessions_) {
       sessions.push_back(session);
     }

@@ -62,7 +62,10 @@ void Tensor::SetCopy(TensorRef source, Quote quote) {
   measure_time_ = true;
 }
 
-void Tensor::SetValues(std::vector<std::byte> values) { values_ = std::move(values); }
+void Tensor::SetValues(std::vector<std::byte> values, double link_seconds) {
+  values_ = std::move(values);
+  link_seconds_ = link_seconds;
+}
 
 const std::string& Tensor::device_name() const {
   static const std::string* const none = new std::string;
@@ -110,7 +113,7 @@ void Tensor::Complete() { Enter(State::kReady); }
 
 void Tensor::WhenDone(DoneCallback done) {
   if (!this->done()) {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     if (!this->done()) {
       waiters_.push_back(std::move(done));
       return;
@@ -122,7 +125,7 @@ void Tensor::WhenDone(DoneCallback done) {
 void Tensor::Enter(State state) {
   std::vector<DoneCallback> waiters;
   {
-    MutexLock lock(&mu_);
+    const MutexLock lock(&mu_);
     state_.store(state, std::memory_order_release);
     waiters.swap(waiters_);
   }
@@ -208,6 +211,7 @@ absl::Status Tensor::DoWork(Device& device) {
   reserved_bytes_ = size_bytes();
   ASSIGN_OR_RETURN(buffer_, device.Allocate(size_bytes()));
   if (values_.has_value()) {
+    device.AdvanceClock(link_seconds_);
     return size_bytes() == 0 ? absl::OkStatus() : device.CopyFromHost(*values_, buffer_.data());
   }
   return is_copy() ? CopyFromSource(device) : RunOp(device);

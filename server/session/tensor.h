@@ -59,7 +59,8 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   // --- Work, set before Start.
   void SetOp(OpCode code, Inputs inputs, std::unique_ptr<const OpAttributes> attributes);
   void SetCopy(TensorRef source, Quote quote);
-  void SetValues(std::vector<std::byte> values);
+  // `link_seconds`: what bringing them to a simulated device takes on its clock; 0 elsewhere.
+  void SetValues(std::vector<std::byte> values, double link_seconds);
   void SetLabel(std::string label) { label_ = std::move(label); }
   void SetDone(DoneCallback done) { done_ = std::move(done); }
   // Measure how long the work takes on the device (costs two clock readings).
@@ -134,6 +135,7 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   std::unique_ptr<const OpAttributes> attributes_;  // null: all defaults
   std::unique_ptr<const Quote> quote_;              // set for a copy
   std::optional<std::vector<std::byte>> values_;
+  double link_seconds_ = 0;
   DeviceBuffer buffer_;
   uint64_t reserved_bytes_ = 0;
   bool issued_ = false;

@@ -11,7 +11,7 @@ HostDevice::HostDevice(DeviceProperties properties, uint64_t cache_limit_bytes, 
                        HostMemory* host)
     : properties_(std::move(properties)),
       pool_({properties_.name, properties_.memory_limit_bytes, cache_limit_bytes}, host),
-      math_(threads) {}
+      math_(threads, host) {}
 
 DeviceMemory HostDevice::memory() const {
   return {pool_.used_bytes(), pool_.reserved_bytes(), pool_.peak_bytes()};

@@ -41,8 +41,8 @@ dnnl::primitive_attr ProductAttributes(Activation activation) {
 
 }  // namespace
 
-HostMath::HostMath(int threads)
-    : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+HostMath::HostMath(int threads, HostMemory* host)
+    : threads_(threads), host_(host), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
   assert(threads >= 1);
 }
 
@@ -65,20 +65,31 @@ void HostMath::FreeAligned::operator()(std::byte* data) const {
 std::byte* HostMath::Scratch(int slot, size_t size_bytes) {
   ScratchBlock& block = scratch_[slot];
   if (block.size_bytes < size_bytes) {
-    scratch_bytes_ -= block.size_bytes;
-    block = {};
-    block.data.reset(static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t{64})));
+    FreeBlock(block);
+    if (!host_->TryReserve(size_bytes)) {
+      host_->TrimPools();
+      if (!host_->TryReserve(size_bytes)) {
+        throw std::bad_alloc();
+      }
+    }
+    // Counted first: if this throws, FreeBlock gives the reservation back all the same.
     block.size_bytes = size_bytes;
     scratch_bytes_ += size_bytes;
+    block.data.reset(static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t{64})));
   }
   return block.data.get();
 }
 
+void HostMath::FreeBlock(ScratchBlock& block) {
+  host_->Release(block.size_bytes);
+  scratch_bytes_ -= block.size_bytes;
+  block = {};
+}
+
 void HostMath::FreeScratch() {
   for (ScratchBlock& block : scratch_) {
-    block = {};
+    FreeBlock(block);
   }
-  scratch_bytes_ = 0;
 }
 
 HostMath::Primitive HostMath::MakePrimitive(const ProductShape& shape) {

@@ -14,6 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "server/device/memory_pool.h"
 #include "server/tensor/op_table.h"
 
 namespace devserver {
@@ -44,8 +45,9 @@ struct ProductShape {
 
 class HostMath {
  public:
-  // `threads`: the most an op may use, 1 or more.
-  explicit HostMath(int threads);
+  // `threads`: the most an op may use, 1 or more. Scratch memory counts against `host`.
+  HostMath(int threads, HostMemory* host);
+  ~HostMath() { FreeScratch(); }
   HostMath(const HostMath&) = delete;
   HostMath& operator=(const HostMath&) = delete;
 
@@ -57,7 +59,7 @@ class HostMath {
   int threads() const { return threads_; }
 
   // Memory that lasts until the next call with the same slot; 64-byte aligned. Throws
-  // std::bad_alloc, which RunHostOp turns into a status.
+  // std::bad_alloc, which RunHostOp turns into a status, also when the host's budget is used up.
   std::byte* Scratch(int slot, size_t size_bytes);
   // Gives back scratch memory beyond what is worth keeping. Called after every op.
   void TrimScratch() {
@@ -94,7 +96,6 @@ class HostMath {
   Primitive MakePrimitive(const ProductShape& shape);
   Primitive& FindPrimitive(const ProductShape& shape);
   void EvictOldest();
-  void FreeScratch();
 
   struct FreeAligned {
     void operator()(std::byte* data) const;
@@ -103,9 +104,12 @@ class HostMath {
     std::unique_ptr<std::byte, FreeAligned> data;
     size_t size_bytes = 0;
   };
+  void FreeBlock(ScratchBlock& block);
+  void FreeScratch();
 
   // Constant after construction.
   const int threads_;
+  HostMemory* const host_;
   // Touched only by the queue thread.
   dnnl::engine engine_;
   dnnl::stream stream_;
