@@ -59,12 +59,12 @@ struct Row {
   double control_seconds = 0;
   double subject_cpus = 0;
   double control_cpus = 0;
-  double ratio = 0;
-  double ratio_low = 0;  // quartiles of the rounds' own ratios
+  double ratio = 0;  // the median of the rounds' own ratios, and their quartiles
+  double ratio_low = 0;
   double ratio_high = 0;
+  double cpu_ratio = 0;  // of CPU times instead of wall times
   double control_scaling = 0;
-  double subject_gain = 0;  // kScaling: work per CPU-second against one after the other
-  double other_cpus = 0;    // what other processes took meanwhile
+  double other_cpus = 0;  // what other processes took meanwhile
 };
 
 std::vector<Registered>& Registry() {
@@ -206,11 +206,10 @@ class Measurement {
     row.subject_cpus = subject_.cpus();
     row.control_cpus = control_.cpus();
     const bool scaling = comparison_.compare == Compare::kScaling;
-    const double alone = scaling ? subject_alone_.seconds() : 0;
-    row.ratio = Ratio(comparison_.compare, row.subject_seconds, row.control_seconds, alone);
+    row.cpu_ratio = Ratio(comparison_.compare, subject_.cpu_seconds(), control_.cpu_seconds(),
+                          scaling ? subject_alone_.cpu_seconds() : 0);
     if (scaling) {
       row.control_scaling = control_alone_.seconds() / row.control_seconds;
-      row.subject_gain = subject_alone_.cpu_seconds() / subject_.cpu_seconds();
     }
     std::vector<double> ratios;
     for (size_t i = 0; i < subject_.samples.size(); ++i) {
@@ -218,6 +217,7 @@ class Measurement {
                              control_.samples[i].seconds,
                              scaling ? subject_alone_.samples[i].seconds : 0));
     }
+    row.ratio = Quantile(ratios, 0.5);
     row.ratio_low = Quantile(ratios, 0.25);
     row.ratio_high = Quantile(ratios, 0.75);
     const double ours = OurCpuSeconds() - ours_before_;
@@ -324,8 +324,7 @@ std::string FormatVerdict(const Row& row) {
     if (row.control_cpus < kTwoCpus) {
       verdict = absl::StrFormat("not claimed: the control got %.2f CPUs", row.control_cpus);
     }
-    verdict += absl::StrFormat("; control %.2fx; work per CPU-second %.2fx", row.control_scaling,
-                               row.subject_gain);
+    verdict += absl::StrFormat("; control %.2f", row.control_scaling);
   }
   return verdict;
 }
@@ -350,27 +349,28 @@ void PrintTable(const Report& report) {
   if (report.rows.empty()) {
     return;
   }
-  absl::PrintF("\nGoals. %s. Medians of interleaved rounds; [quartiles of the rounds' ratios].\n",
+  absl::PrintF("\nGoals. %s. Medians of interleaved rounds; [quartiles of their ratios].\n",
                MachineLine());
   absl::PrintF(
       "\"time\": subject / control; \"speed\": control / subject; \"scaling\": one after the other "
       "/ at once.\n"
+      "by CPU: the same ratio of CPU times, which other processes disturb less.\n"
       "CPUs: CPU time of client and server together over wall time, subject | control | meanwhile "
       "taken by other processes.\n\n");
-  absl::PrintF("%-34s %14s %14s  %-8s %6s %-14s %-10s %-18s %s\n", "name", "subject", "control", "",
-               "ratio", "", "goal", "CPUs", "verdict");
+  absl::PrintF("%-34s %14s %14s  %-8s %6s %-14s %-10s %6s  %-18s %s\n", "name", "subject",
+               "control", "", "ratio", "", "goal", "by CPU", "CPUs", "verdict");
   int goals = 0;
   int met = 0;
   for (const Row& row : report.rows) {
     constexpr const char* kKinds[] = {"time", "speed", "scaling"};
     const std::string verdict = FormatVerdict(row);
     absl::PrintF(
-        "%-34s %14s %14s  %-8s %6s %-14s %-10s %-18s %s\n", row.comparison.name,
+        "%-34s %14s %14s  %-8s %6s %-14s %-10s %6s  %-18s %s\n", row.comparison.name,
         FormatFigure(row.comparison, row.subject_seconds),
         FormatFigure(row.comparison, row.control_seconds),
         kKinds[static_cast<int>(row.comparison.compare)], FormatRatio(row.ratio),
         absl::StrFormat("[%s-%s]", FormatRatio(row.ratio_low), FormatRatio(row.ratio_high)),
-        FormatGoal(row.comparison),
+        FormatGoal(row.comparison), FormatRatio(row.cpu_ratio),
         absl::StrFormat("%.2f | %.2f | %.2f", row.subject_cpus, row.control_cpus, row.other_cpus),
         verdict);
     goals += verdict.starts_with("met") || verdict.starts_with("MISSED") ? 1 : 0;

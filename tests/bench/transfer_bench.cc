@@ -54,7 +54,9 @@ class Transfer {
 
   absl::Status Upload(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      tensor_ = client::Tensor();  // Its memory is for the next one.
+      // Its memory is for the next one, which would otherwise overtake the deletion.
+      tensor_ = client::Tensor();
+      RETURN_IF_ERROR(client_.sync());
       tensor_ = client::upload(spec_, source_, device_);
       RETURN_IF_ERROR(tensor_.sync());
     }
