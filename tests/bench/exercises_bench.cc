@@ -5,6 +5,7 @@
 // each. The control is the same loop in this process: oneDNN on one thread, and the norm.
 // Exercise 4: two products on two simulated GPUs at once against one after the other on one. The
 // control is two plain threads against one.
+
 // ctest: args=--benchmark_filter=^exercise
 #include <cmath>
 #include <memory>
@@ -253,6 +254,7 @@ void RegisterPair(int64_t size) {
   comparison.per_operation = 4.0 * static_cast<double>(size * size * size);
   comparison.compare = Compare::kScaling;
   comparison.ratio_goal = 1.85;
+  comparison.slow = size > 1024;
   Register(comparison, [size]() -> absl::StatusOr<Sides> {
     ASSIGN_OR_RETURN(const std::shared_ptr<Pair> pair, Pair::Make(size));
     const auto subject = [pair](bool at_once) {

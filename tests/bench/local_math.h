@@ -42,7 +42,7 @@ class LocalProduct {
   const int64_t k_;
   const int64_t n_;
   const bool dense_;
-  const int threads_;
+  [[maybe_unused]] const int threads_;  // Without OpenMP there is one.
   dnnl::engine engine_;
   dnnl::stream stream_;
   dnnl::matmul matmul_;

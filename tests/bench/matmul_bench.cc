@@ -4,6 +4,7 @@
 //   pipelined   many products given one after the other, then one wait
 // gpu:0 is a simulated GPU: one thread. cpu:0 takes all CPUs for products above 50 MFLOP; so does
 // its control.
+
 // ctest: args=--benchmark_filter=^(matmul|dense)/
 #include <cmath>
 #include <memory>
@@ -137,6 +138,7 @@ void RegisterCase(const Case& wanted, double goal) {
   comparison.per_operation = 2.0 * static_cast<double>(wanted.m * wanted.k * wanted.n);
   comparison.compare = Compare::kSpeed;
   comparison.ratio_goal = goal;
+  comparison.slow = comparison.per_operation > 1e9;
   Register(comparison, [wanted] { return MakeProducts(wanted); });
 }
 

@@ -1,11 +1,14 @@
 // Small calls against bare gRPC (bare_server.h) with the same messages: unary calls, a command on
 // the Execute stream that asks for a reply, and commands in batches of 64.
 //
-// Both sides of the first two run the very same client code on the generated stubs. Batches are
-// encoded before the clock starts and sent as raw messages with a buffer hint, so that the client
-// is not what is measured; the server decodes, checks and queues each command. The control of a
-// batch decodes the same messages and drops them. ctest:
-// args=--benchmark_filter=^(unary|stream|batch)/
+// Both sides of the first two run the very same client code on the generated stubs; devserverd's
+// calls name a session besides.
+//
+// Batches are encoded before the clock starts and sent as raw messages with a buffer hint, so that
+// the client is not what is measured; the server decodes, checks and queues each command. The
+// control of a batch decodes the same messages and drops them.
+
+// ctest: args=--benchmark_filter=^(unary|stream|batch)/
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/generic/generic_stub.h>
 

@@ -1,6 +1,7 @@
 // Uploads to and downloads from gpu:0 through the client library, from 1 KiB to 256 MiB, against
 // memcpy between warm buffers; 256 MiB also against a bare stream of ByteBuffers (bare_server.h)
 // with the same chunks and channel arguments, whose far end copies into or out of warm memory too.
+
 // ctest: args=--benchmark_filter=^(upload|download)/
 #include <google/protobuf/io/coded_stream.h>
 
@@ -207,6 +208,7 @@ void RegisterTransfer(Direction direction, const std::string& name, size_t size,
   comparison.per_operation = static_cast<double>(size);
   comparison.compare = Compare::kSpeed;
   comparison.ratio_goal = bare ? 0.85 : 0;
+  comparison.slow = size > 32 << 20 && !bare;
   Register(comparison, [=] { return MakeTransfer(direction, size, bare); });
 }
 
