@@ -26,8 +26,8 @@ std::shared_ptr<const Transport> OpenTransport(const std::string& address, Traff
   // old.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // The smallest back-off is left alone: it bounds how long one connection may take to come about.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Retries of gRPC's own buffer every message; what is sent again is decided here.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
