@@ -1,12 +1,15 @@
 // Comparisons: devserverd (the subject) against a bare control, in one run.
 //
 // The machine's speed changes by a factor of two or three from minute to minute, so no figure
-// stands alone: subject and control run alternately, round by round, and their medians are
-// compared. Each comparison is one Google Benchmark (its time is the subject's) and one row of the
-// table that the program prints at its end, with the goal beside the figure and the CPUs that each
-// side kept busy. devserverd and the controls' bare gRPC server are processes of their own
-// (servers.h), so that no client shares its threads with its server. A wrong result fails the
-// program. A missed goal does not: machines are noisy. Thread safety: all on the main thread.
+// stands alone: subject and control run alternately, and the median of the rounds' ratios counts.
+// Each comparison is one Google Benchmark (its time is the subject's) and one row of the table that
+// the program prints at its end, with the goal beside the figure and the CPUs that each side kept
+// busy. devserverd and the controls' bare gRPC server are processes of their own (servers.h), so
+// that no client shares its threads with its server.
+//
+// A wrong result fails the program. A missed goal does not: machines are noisy.
+//
+// Thread safety: all on the main thread.
 #pragma once
 
 #include <cstdint>

@@ -26,16 +26,24 @@
 namespace devserver::bench {
 namespace {
 
-using Bytes = std::vector<std::byte, DeviceLikeAllocator<std::byte>>;
-
 constexpr absl::Duration kTimeout = absl::Seconds(120);
 
-Bytes Pattern(size_t size) {
-  Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) {
-    bytes[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+// The client's buffers, which all transfers share: warm after the first.
+struct Buffers {
+  using Bytes = std::vector<std::byte, DeviceLikeAllocator<std::byte>>;
+  Buffers() : source(kBareBytesMax), target(kBareBytesMax), copy(kBareBytesMax) {
+    for (size_t i = 0; i < source.size(); ++i) {
+      source[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+    }
   }
-  return bytes;
+  Bytes source;
+  Bytes target;
+  Bytes copy;
+};
+
+Buffers& SharedBuffers() {
+  static Buffers buffers;
+  return buffers;
 }
 
 enum class Direction { kUpload, kDownload };
@@ -80,26 +88,27 @@ class Transfer {
   absl::Status Check() {
     std::ranges::fill(target_, std::byte{0});
     RETURN_IF_ERROR(tensor_.fetch_into(target_));
-    return target_ == source_ ? absl::OkStatus() : absl::DataLossError("other bytes came back");
+    return std::ranges::equal(target_, source_) ? absl::OkStatus()
+                                                : absl::DataLossError("other bytes came back");
   }
 
   // The bare stream's side.
-  Bytes& source() { return source_; }
-  Bytes& target() { return target_; }
+  std::span<const std::byte> source() const { return source_; }
+  std::span<std::byte> target() const { return target_; }
 
  private:
   Transfer(size_t size, client::Client connected, client::Device device)
       : spec_{DType::kU8, Shape::Of({static_cast<int64_t>(size)})},
-        source_(Pattern(size)),
-        target_(size),
-        copy_(size),
+        source_(std::span(SharedBuffers().source).first(size)),
+        target_(std::span(SharedBuffers().target).first(size)),
+        copy_(std::span(SharedBuffers().copy).first(size)),
         client_(std::move(connected)),
         device_(std::move(device)) {}
 
   const TensorSpec spec_;
-  Bytes source_;
-  Bytes target_;
-  Bytes copy_;
+  const std::span<const std::byte> source_;
+  const std::span<std::byte> target_;
+  const std::span<std::byte> copy_;
   const client::Client client_;
   const client::Device device_;
   client::Tensor tensor_;
