@@ -49,7 +49,7 @@ step "building (release)" "" ninja -C build-release devserverd devserverctl use_
 
 start_daemon
 echo "devserverd $("$programs/devserverd" --version | cut -d' ' -f2) serves on 127.0.0.1:$port: cpu:0 and 4 simulated V100-SXM2-16GB"
-for example in "use_gpu 127.0.0.1:$port" "digits 127.0.0.1:$port tests/data/digits"; do
+for example in "use_gpu 127.0.0.1:$port" "digits 127.0.0.1:$port tests/data"; do
   echo
   echo "== $example"
   # shellcheck disable=SC2086  # The arguments have no spaces in them.
