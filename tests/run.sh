@@ -1,16 +1,21 @@
 #!/bin/bash
 # Builds devserverd and runs every test. Debian 12, as root (for packages). Quick when there is nothing to build.
-#   tests/run.sh          the optimised build with asserts: all tests
-#   tests/run.sh --all    and AddressSanitizer, ThreadSanitizer, clang-tidy, a moment of fuzzing
+#   tests/run.sh               the optimised build with asserts: all tests
+#   tests/run.sh tsan dev      the presets named: dev, asan, tsan, tidy, fuzz
+#   tests/run.sh --all         all of them
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . deploy/steps.sh
 
-case "${1:-}" in
-  "") presets=(dev) ;;
-  --all) presets=(tsan asan fuzz tidy dev) ;;  # dev last: its figures are the ones to read
-  *) echo "usage: tests/run.sh [--all]" >&2; exit 2 ;;
-esac
+presets=("$@")
+[ $# -gt 0 ] || presets=(dev)
+[ "$*" != --all ] || presets=(tsan asan fuzz tidy dev)  # dev last: its figures are the ones to read
+for preset in "${presets[@]}"; do
+  case $preset in
+    dev | asan | tsan | tidy | fuzz) ;;
+    *) echo "tests/run.sh: no preset '$preset'; usage: tests/run.sh [--all | dev | asan | tsan | tidy | fuzz ...]" >&2; exit 2 ;;
+  esac
+done
 
 folder_of() {
   [ "$1" = dev ] && echo build || echo "build-$1"

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -159,8 +160,9 @@ def check_test_macros(path, text):
 
 def repository_files():
     """Tracked and new files, but ignored ones."""
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    if listed.returncode != 0:  # An unpacked archive.
+    git = shutil.which("git")
+    listed = git and subprocess.run([git, "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    if not listed or listed.returncode != 0:  # No git here, or an unpacked archive.
         skipped = re.compile(r"^(\.git|build[^/]*)/")
         return sorted(str(p.relative_to(ROOT)) for p in ROOT.rglob("*")
                       if p.is_file() and not skipped.match(str(p.relative_to(ROOT))))
