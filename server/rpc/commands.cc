@@ -26,7 +26,7 @@ absl::Status NoSuchOp(const std::string& name) {
     }
   }
   return MakeError(absl::StatusCode::kNotFound, ErrorReason::kNoSuchOp,
-                   absl::StrFormat("no op '%s'; there are: %s", name.substr(0, 64), names));
+                   absl::StrFormat("no op '%s'; there are: %s", Shown(name), names));
 }
 
 }  // namespace

@@ -32,9 +32,8 @@ absl::StatusOr<PageStart> ParsePageToken(const std::string& token) {
   const std::vector<std::string> parts = absl::StrSplit(token, ':');
   if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &start.session) ||
       !absl::SimpleAtoi(parts[1], &start.tensor)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("page_token '%s' is not one of ours; give the last reply's next_page_token",
-                        token.substr(0, 64)));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "page_token '%s' is not one of ours; give the last reply's next_page_token", Shown(token)));
   }
   return start;
 }
@@ -112,7 +111,8 @@ class TensorService final : public RawBulkService {
                           reply->mutable_receipt());
           }
           return absl::OkStatus();
-        });
+        },
+        request->source());
   }
 
   grpc::ServerUnaryReactor* FetchTensor(grpc::CallbackServerContext* context,

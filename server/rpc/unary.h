@@ -22,11 +22,12 @@ inline grpc::ServerUnaryReactor* FinishWith(grpc::CallbackServerContext* context
 // Queues work by `launch(session, request)`, which returns StatusOr<TensorRef>, and ends the call
 // when its tensor is done: with `fill(tensor)`, which returns a Status, or with the tensor's
 // failure. A tensor that failed is taken out of the table again: the caller has the status and
-// never sees the handle.
+// never sees the handle. The call may end with a tensor that it did not make, `source` (0: none):
+// that one stays, and its failure is an input's.
 template <typename Launch, typename Fill>
 grpc::ServerUnaryReactor* FinishWhenDone(const BackendSlot& slot,
                                          grpc::CallbackServerContext* context, Launch launch,
-                                         Fill fill) {
+                                         Fill fill, uint64_t source = 0) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   absl::StatusOr<SessionRef> session = slot.FindSession(*context);
   if (!session.ok()) {
@@ -35,9 +36,14 @@ grpc::ServerUnaryReactor* FinishWhenDone(const BackendSlot& slot,
   }
   Session::Request request;
   request.measure_time = true;
-  request.done = [reactor, owner = *session, fill = std::move(fill)](Tensor& tensor) mutable {
+  request.done = [reactor, owner = *session, fill = std::move(fill),
+                  source](Tensor& tensor) mutable {
     if (tensor.status().ok()) {
       reactor->Finish(ToGrpc(fill(tensor)));
+      return;
+    }
+    if (tensor.id() == source) {
+      reactor->Finish(ToGrpc(tensor.InputFailed("ensure_on")));
       return;
     }
     if (tensor.command_number() == 0) {

@@ -149,6 +149,18 @@ absl::StatusOr<std::unique_ptr<const OpAttributes>> AttributesFromWire(const v1:
   return attributes;
 }
 
+std::string Shown(const std::string& text) {
+  constexpr size_t kShownMax = 64;
+  if (text.size() <= kShownMax) {
+    return text;
+  }
+  size_t end = kShownMax;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xC0u) == 0x80u) {  // inside a character
+    --end;
+  }
+  return text.substr(0, end);
+}
+
 absl::Status CheckLabel(const std::string& label, const Limits& limits) {
   if (label.size() <= limits.label_bytes) {
     return absl::OkStatus();
@@ -229,22 +241,21 @@ absl::Status ParseUploadMessage(
   *has_header = false;
   google::protobuf::io::CodedInputStream in(input);
   while (const uint32_t tag = in.ReadTag()) {
-    uint32_t length = 0;
+    int length = 0;
     if (tag != kHeaderTag && tag != kChunkTag) {
       if (!WireFormatLite::SkipField(&in, tag)) {
         return malformed;
       }
       continue;
     }
-    if (!in.ReadVarint32(&length)) {
+    if (!in.ReadVarintSizeAsInt(&length)) {
       return malformed;
     }
     if (tag == kHeaderTag) {
-      const auto limit = in.PushLimit(static_cast<int>(std::min<uint32_t>(length, INT32_MAX)));
-      if (!header->MergeFromCodedStream(&in) || in.BytesUntilLimit() != 0) {
+      std::string bytes;
+      if (!in.ReadString(&bytes, length) || !header->MergeFromString(bytes)) {
         return malformed;
       }
-      in.PopLimit(limit);
       *has_header = true;
       continue;
     }
@@ -254,9 +265,9 @@ absl::Status ParseUploadMessage(
       if (!in.GetDirectBufferPointer(&data, &size) || size <= 0) {
         return malformed;
       }
-      const uint32_t piece = std::min(length, static_cast<uint32_t>(size));
-      RETURN_IF_ERROR(on_chunk({static_cast<const std::byte*>(data), piece}));
-      in.Skip(static_cast<int>(piece));
+      const int piece = std::min(length, size);
+      RETURN_IF_ERROR(on_chunk({static_cast<const std::byte*>(data), static_cast<size_t>(piece)}));
+      in.Skip(piece);
       length -= piece;
     }
   }

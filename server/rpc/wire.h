@@ -28,6 +28,9 @@ absl::StatusOr<TensorSpec> SpecFromWire(std::span<const int64_t> dims, v1::DType
 absl::StatusOr<std::unique_ptr<const OpAttributes>> AttributesFromWire(
     const v1::Attributes& attributes);
 absl::StatusOr<Activation> ActivationFromWire(v1::Activation activation);
+// The beginning of a text from outside, for a message: at most 64 bytes, cut between characters, so
+// that it stays valid UTF-8.
+std::string Shown(const std::string& text);
 absl::Status CheckLabel(const std::string& label, const Limits& limits);
 
 // A Create is a source op with its attributes, or packed values.

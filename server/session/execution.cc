@@ -1,5 +1,7 @@
 #include "server/session/execution.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "server/base/error_details.h"
 
@@ -14,6 +16,18 @@ constexpr uint64_t kReportsPerWindow = 8;
 // Replies are kept until the client says that it has them. One that follows the protocol never has
 // more than a window of them open; one that doesn't must not fill the memory.
 constexpr uint64_t kUnacknowledgedWindows = 2;
+
+// About what a reply takes as a message. An i64 is a varint of up to ten bytes.
+uint64_t MessageBytes(const Execution::Reply& reply) {
+  constexpr uint64_t kFrameBytes = 1024;  // what it says of the tensor, its receipt, or the error
+  if (!reply.is_fetch || !reply.status.ok()) {
+    return kFrameBytes;
+  }
+  const TensorSpec& spec = reply.tensor->spec();
+  const auto count = static_cast<uint64_t>(spec.shape.element_count());
+  return kFrameBytes +
+         (reply.raw ? spec.size_bytes() : count * (spec.dtype == DType::kI64 ? 10 : 8));
+}
 
 }  // namespace
 
@@ -150,7 +164,8 @@ void Execution::BatchFinished() {
 bool Execution::ReportDue() const {
   return !unsent_.empty() ||
          (sync_through_ > reported_through_ && done_through_ >= sync_through_) ||
-         done_through_ - reported_through_ >= window_commands_ / kReportsPerWindow;
+         done_through_ - reported_through_ >=
+             std::max<uint64_t>(1, window_commands_ / kReportsPerWindow);
 }
 
 std::shared_ptr<Execution::Listener> Execution::WhoToTell() {
@@ -158,18 +173,24 @@ std::shared_ptr<Execution::Listener> Execution::WhoToTell() {
   return !handling_ && (may_read || ReportDue()) ? listener_ : nullptr;
 }
 
-bool Execution::TakeOutgoing(size_t replies_max, Outgoing* outgoing) {
+bool Execution::TakeOutgoing(size_t replies_max, uint64_t bytes_max, Outgoing* outgoing) {
   const MutexLock lock(&mu_);
   if (!ReportDue()) {
     return false;
   }
   outgoing->replies.clear();
   size_t taken = 0;
+  uint64_t bytes = 0;
   for (; taken < unsent_.size() && outgoing->replies.size() < replies_max; ++taken) {
     const auto found = replies_.find(unsent_[taken]);
-    if (found != replies_.end()) {  // Else it was acknowledged meanwhile.
-      outgoing->replies.push_back(found->second);
+    if (found == replies_.end()) {  // It was acknowledged meanwhile.
+      continue;
     }
+    bytes += MessageBytes(found->second);
+    if (bytes > bytes_max && !outgoing->replies.empty()) {
+      break;
+    }
+    outgoing->replies.push_back(found->second);
   }
   unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(taken));
   // Only with the last of the replies: done_through promises that those it covers were handed out.

@@ -70,9 +70,9 @@ class Execution : public std::enable_shared_from_this<Execution> {
     std::vector<Reply> replies;
     uint64_t window_commands = 0;  // how many more commands are taken
   };
-  // What should be sent now; false if there is nothing to say. At most `replies_max` replies; call
-  // again for the rest.
-  bool TakeOutgoing(size_t replies_max, Outgoing* outgoing);
+  // What should be sent now; false if there is nothing to say. At most `replies_max` replies, and
+  // of more than one only what takes about `bytes_max` as a message; call again for the rest.
+  bool TakeOutgoing(size_t replies_max, uint64_t bytes_max, Outgoing* outgoing);
   // Whether the stream may be read on. If not, the listener will be called when it may.
   bool MayRead();
 

@@ -234,6 +234,9 @@ absl::StatusOr<Session::Ensured> Session::EnsureOn(uint64_t source, std::string_
                                                    double max_seconds, Request request) {
   ASSIGN_OR_RETURN(TensorRef tensor, Find(source));
   ASSIGN_OR_RETURN(const size_t device_index, surroundings_.devices->Find(device));
+  if (tensor->state() == Tensor::State::kFailed) {
+    return tensor->InputFailed("ensure_on");
+  }
   if (tensor->queue() == &surroundings_.devices->queue(device_index)) {
     tensor->WhenDone(std::move(request.done));
     return Ensured{std::move(tensor), false};
@@ -512,6 +515,10 @@ absl::StatusOr<TensorRef> Session::BeginUpload(const TensorSpec& spec, std::stri
 }
 
 absl::Status Session::CommitUpload(const TensorRef& tensor) {
+  tensor->queue()->device().AdvanceClock(
+      surroundings_.devices->HostLinkSeconds(tensor->device_index(), tensor->size_bytes()));
+  // Before it is in the table: another upload of this id that finds it there must find it done.
+  tensor->Complete();
   {
     const MutexLock lock(&mu_);
     ASSIGN_OR_RETURN(const TensorRef other, FindReplay(tensor->id(), tensor->fingerprint()));
@@ -524,9 +531,6 @@ absl::Status Session::CommitUpload(const TensorRef& tensor) {
     }
     tensors_[tensor->id()] = tensor;
   }
-  tensor->queue()->device().AdvanceClock(
-      surroundings_.devices->HostLinkSeconds(tensor->device_index(), tensor->size_bytes()));
-  tensor->Complete();
   return absl::OkStatus();
 }
 

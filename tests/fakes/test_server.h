@@ -43,6 +43,7 @@ class TestServer {
  public:
   struct Options {
     int gpus = 2;
+    std::string gpu_model = "V100-SXM2-16GB";
     uint64_t cpu_memory_bytes = uint64_t{1} << 30;
     uint64_t gpu_memory_bytes = uint64_t{256} << 20;
     std::string listen = "127.0.0.1:0";
@@ -63,6 +64,7 @@ class TestServer {
     config_.devices.cpu_threads = 1;
     config_.devices.cpu_memory_limit_bytes = options.cpu_memory_bytes;
     config_.devices.sim_count = options.gpus;
+    config_.devices.sim_model = options.gpu_model;
     config_.devices.sim_memory_limit_bytes = options.gpu_memory_bytes;
     config_.devices.cache_limit_bytes = 0;  // Used memory is memory: what is given back is gone.
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config_);
@@ -201,6 +203,7 @@ class ServerTest : public testing::Test {
   }
 
   TestServer::Options options;
+  FaultPlan faults;  // For options.faults.
 
  private:
   std::unique_ptr<TestServer> server_;
