@@ -11,6 +11,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 import grpc
@@ -117,6 +118,11 @@ class Refused(Exception):
         self.code, self.message, self.detail = code, message, detail
 
 
+def _then_wait(messages):
+    yield from messages
+    threading.Event().wait()  # Of a daemon thread of grpcio's, which ends with the process.
+
+
 class Client:
     """Calls methods by name with JSON (text, dicts, or lists of them for streams); replies are dicts as grpcurl prints them."""
 
@@ -180,9 +186,9 @@ class Client:
 
     # --- Calls.
 
-    def start(self, method, *requests, seconds=CALL_SECONDS, metadata=()):
+    def start(self, method, *requests, seconds=CALL_SECONDS, metadata=(), keep_open=False):
         """Begins a call of "package.Service/Method"; returns grpcio's call (a future, or an iterator of replies) and whether
-        the replies are a stream."""
+        the replies are a stream. `keep_open`: a stream of requests does not end with the last of them."""
         service, name = method.split("/")
         found = self.describe(service).methods_by_name[name]
         proto = descriptor_pb2.MethodDescriptorProto()
@@ -199,7 +205,7 @@ class Client:
         if not proto.client_streaming:
             [argument] = messages
         else:
-            argument = iter(messages)
+            argument = _then_wait(messages) if keep_open else iter(messages)
         begin = call if proto.server_streaming else call.future
         return begin(argument, timeout=seconds, metadata=[*self._metadata, *metadata]), proto.server_streaming
 
