@@ -23,7 +23,7 @@ struct DeviceConfig {
   bool sim_paced = false;
   uint64_t host_memory_limit_bytes =
       0;  // of all devices together; 0: three quarters of the machine's memory
-  uint64_t cache_limit_bytes = 256 << 20;  // free blocks that each device keeps for reuse
+  uint64_t cache_limit_bytes = uint64_t{1} << 30;  // free blocks that each device keeps for reuse
 };
 
 inline constexpr int kSimulatedDevicesMax =

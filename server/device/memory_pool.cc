@@ -19,6 +19,12 @@ constexpr size_t kBlockBytesMin =
 constexpr size_t kMapBytesMin = size_t{2}
                                 << 20;  // From one huge page on, blocks are mapped for themselves.
 
+// The block size of class `index`; MemoryPool::ClassOf the other way round.
+size_t ClassBytes(size_t index) {
+  const size_t power = kBlockBytesMin << (index / 4);
+  return power + power / 4 * (index % 4);
+}
+
 absl::Status OutOfMemory(const std::string& whose, uint64_t asked, uint64_t used, uint64_t limit,
                          std::string_view cure) {
   ErrorDetails details;
@@ -165,17 +171,32 @@ absl::StatusOr<std::byte*> MemoryPool::Allocate(size_t size_bytes) {
 
 void MemoryPool::Free(std::byte* data, size_t size_bytes) {
   const size_t block_bytes = BlockBytes(size_bytes);
-  bool keep = false;
+  std::vector<std::pair<std::byte*, size_t>> leaving;  // Unmapped after the lock.
   {
     const MutexLock lock(&mu_);
-    keep = cached_bytes_ + block_bytes <= options_.cache_limit_bytes;
-    if (keep) {
+    // The block that was just used is the one worth keeping. The largest of the others go first:
+    // that is the fewest system calls, and small blocks are the ones in steady use.
+    const uint64_t limit = options_.cache_limit_bytes;
+    const auto crowded = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return block_bytes <= limit && cached_bytes_ + block_bytes > limit;
+    };
+    for (size_t i = free_.size(); crowded() && i-- > 0;) {
+      const size_t bytes = ClassBytes(i);
+      while (!free_[i].empty() && crowded()) {
+        leaving.emplace_back(free_[i].back(), bytes);
+        free_[i].pop_back();
+        cached_bytes_ -= bytes;
+      }
+    }
+    if (cached_bytes_ + block_bytes <= limit) {
       free_[static_cast<size_t>(ClassOf(block_bytes))].push_back(data);
       cached_bytes_ += block_bytes;
+    } else {
+      leaving.emplace_back(data, block_bytes);
     }
   }
-  if (!keep) {
-    UnmapBlock(data, block_bytes);
+  for (const auto& [block, bytes] : leaving) {
+    UnmapBlock(block, bytes);
   }
   used_bytes_.fetch_sub(size_bytes, std::memory_order_relaxed);
 }
@@ -193,9 +214,8 @@ void MemoryPool::Trim() {
     cached_bytes_ = 0;
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const size_t power = kBlockBytesMin << (i / 4);
     for (std::byte* const data : blocks[i]) {
-      UnmapBlock(data, power + power / 4 * (i % 4));
+      UnmapBlock(data, ClassBytes(i));
     }
   }
 }

@@ -77,6 +77,18 @@ TEST(MemoryPool, CacheStaysWithinItsLimit) {
   EXPECT_EQ(host.used_bytes(), pool.reserved_bytes());
 }
 
+TEST(MemoryPool, TheBlockUsedLastIsKeptAndLargerOnesMakeRoom) {
+  HostMemory host(64 * kMiB);
+  MemoryPool pool(Options(32 * kMiB, 8 * kMiB), &host);
+  std::byte* const first = *pool.Allocate(6 * kMiB);
+  std::byte* const second = *pool.Allocate(7 * kMiB);
+  pool.Free(first, 6 * kMiB);
+  pool.Free(second, 7 * kMiB);
+  EXPECT_EQ(pool.reserved_bytes(), 7 * kMiB);
+  EXPECT_EQ(*pool.Allocate(7 * kMiB), second);
+  pool.Free(second, 7 * kMiB);
+}
+
 TEST(MemoryPool, TrimGivesEverythingBackToTheHost) {
   HostMemory host(64 * kMiB);
   MemoryPool pool(Options(32 * kMiB, 32 * kMiB), &host);
