@@ -177,6 +177,13 @@ class FaultWalkTest
     memory = std::get<1>(GetParam());
   }
 
+  // What is refused leaves its failure, so that the root cause reaches whatever comes after.
+  static Session::Request InBatch() {
+    Session::Request request;
+    request.leave_failed = true;
+    return request;
+  }
+
   // Whether all of it worked; whatever failed said so by name.
   bool RunScenario() {
     const SessionRef session = Open();
@@ -191,14 +198,14 @@ class FaultWalkTest
     spec.shape = Shape::Of({2});
     const float values[] = {1, 2};
     const auto bytes = std::as_bytes(std::span(values));
-    Session::Request request;
-    request.id = 1;
-    add(session->CreateFromValues(spec, {bytes.begin(), bytes.end()}, "gpu:0", std::move(request)));
-    add(Full(*session, 2, 2, 5));
-    add(Apply(*session, OpCode::kAdd, {1, 2}, 3));
-    add(Copy(*session, 3, "gpu:1", 4));
-    add(Copy(*session, 4, "cpu:0", 5));
-    add(Apply(*session, OpCode::kNeg, {5}, 6));
+    Session::Request first = InBatch();
+    first.id = 1;
+    add(session->CreateFromValues(spec, {bytes.begin(), bytes.end()}, "gpu:0", std::move(first)));
+    add(Full(*session, 2, 2, 5, "gpu:0", InBatch()));
+    add(Apply(*session, OpCode::kAdd, {1, 2}, 3, InBatch()));
+    add(Copy(*session, 3, "gpu:1", 4, InBatch()));
+    add(Copy(*session, 4, "cpu:0", 5, InBatch()));
+    add(Apply(*session, OpCode::kNeg, {5}, 6, InBatch()));
     absl::StatusOr<TensorRef> upload = session->BeginUpload(spec, "gpu:1", 7, "");
     note(upload.status());
     if (upload.ok()) {
