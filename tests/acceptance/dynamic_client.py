@@ -134,6 +134,7 @@ class Client:
         self._pool = descriptor_pool.DescriptorPool()
         self._classes = message_factory.MessageFactory(self._pool)
         self._files = set()
+        self._services = {}
 
     def __enter__(self):
         return self
@@ -190,7 +191,9 @@ class Client:
         """Begins a call of "package.Service/Method"; returns grpcio's call (a future, or an iterator of replies) and whether
         the replies are a stream. `keep_open`: a stream of requests does not end with the last of them."""
         service, name = method.split("/")
-        found = self.describe(service).methods_by_name[name]
+        if service not in self._services:
+            self._services[service] = self.describe(service)
+        found = self._services[service].methods_by_name[name]
         proto = descriptor_pb2.MethodDescriptorProto()
         found.CopyToProto(proto)
         request_class = self._classes.GetPrototype(found.input_type)
