@@ -30,18 +30,32 @@ class BulkCall {
   bool Write(const grpc::ByteBuffer& message);
   bool WritesDone();
   bool Read(grpc::ByteBuffer* message);
-  void Cancel() { context_.TryCancel(); }
+  // The same in two halves, so that writes end when the server has answered before it has had
+  // everything.
+  void StartRead(grpc::ByteBuffer* message);
+  bool FinishRead();
   // Once, last.
   grpc::Status Finish();
 
  private:
-  bool Wait();
+  // One kind of operation on the queue; at most one of each is under way.
+  struct Operation {
+    bool pending = false;
+    bool ok = false;
+  };
+  // Waits for the end of `operation`.
+  bool Wait(Operation* operation);
+  void StartFinish();
 
   const std::shared_ptr<const Transport> transport_;
   grpc::CompletionQueue queue_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  bool finished_ = false;
+  Operation write_;  // also start and half-close
+  Operation read_;
+  Operation finish_;
+  bool finish_started_ = false;
+  grpc::Status status_;
 };
 
 }  // namespace devserver::client

@@ -100,7 +100,7 @@ std::vector<Device> Client::try_all_gpus() const {
 absl::Status Client::sync(absl::Duration timeout) const { return connection_->Sync(timeout); }
 
 absl::StatusOr<Tensor> Client::get(uint64_t id) const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   v1::GetTensorRequest request;
   request.set_id(id);
   v1::Tensor reply;
@@ -123,7 +123,7 @@ absl::StatusOr<Tensor> Client::get(uint64_t id) const {
 }
 
 absl::StatusOr<uint64_t> Client::remove(std::span<const uint64_t> ids) const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   v1::Delete request;
   request.mutable_ids()->Add(ids.begin(), ids.end());
   v1::DeleteReply reply;
@@ -136,7 +136,7 @@ absl::StatusOr<uint64_t> Client::remove(std::span<const uint64_t> ids) const {
 
 absl::StatusOr<std::vector<TensorInfo>> Client::list_tensors(bool all_sessions,
                                                              const std::string& device) const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   std::vector<TensorInfo> tensors;
   v1::ListTensorsRequest request;
   request.set_device(device);
@@ -166,7 +166,7 @@ absl::StatusOr<std::vector<TensorInfo>> Client::list_tensors(bool all_sessions,
 }
 
 absl::StatusOr<DeviceList> Client::devices() const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   v1::ListDevicesReply reply;
   RETURN_IF_ERROR(
       connection_->Call(kDefaultTimeout, [&](const Transport& transport, auto* context) {
@@ -220,7 +220,7 @@ absl::Status Client::watch_devices(absl::Duration interval,
 }
 
 absl::StatusOr<SessionInfo> Client::session() const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   v1::Session reply;
   RETURN_IF_ERROR(
       connection_->Call(kDefaultTimeout, [&](const Transport& transport, auto* context) {
@@ -230,7 +230,7 @@ absl::StatusOr<SessionInfo> Client::session() const {
 }
 
 absl::StatusOr<std::vector<SessionInfo>> Client::sessions() const {
-  RETURN_IF_ERROR(sync());
+  RETURN_IF_ERROR(connection_->Settle());
   v1::ListSessionsReply reply;
   RETURN_IF_ERROR(
       connection_->Call(kDefaultTimeout, [&](const Transport& transport, auto* context) {

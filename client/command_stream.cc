@@ -234,7 +234,13 @@ CommandStream::Call* CommandStream::ClaimWrite() {
   }
   AppendDeletes();
   if (batches_sent_ == batches_.size()) {
-    return nullptr;
+    if (!std::exchange(acknowledge_now_, false)) {
+      return nullptr;
+    }
+    call_writing_ = true;
+    acknowledged_ = done_through_;
+    call_->SetMessage(grpc::Slice(), done_through_, false);
+    return call_.get();
   }
   Batch& batch = batches_[batches_sent_];
   if (!batch.encoded.empty()) {
@@ -243,6 +249,8 @@ CommandStream::Call* CommandStream::ClaimWrite() {
   }
   ++batches_sent_;
   call_writing_ = true;
+  acknowledged_ = done_through_;
+  acknowledge_now_ = false;
   call_->SetMessage(batch.slice, done_through_, batches_sent_ < batches_.size());
   return call_.get();
 }
@@ -319,6 +327,19 @@ absl::Status CommandStream::Sync(absl::Duration timeout) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CommandStream::Settle(absl::Duration timeout) {
+  const TimePoint deadline = DeadlineAfter(timeout);
+  RETURN_IF_ERROR(Sync(timeout));
+  {
+    MutexLock lock(&mu_);
+    if (last_reply_ <= acknowledged_) {
+      return absl::OkStatus();
+    }
+    AppendSync();  // Its message says what has arrived by now.
+  }
+  return Sync(absl::FromChrono(std::max(deadline - Clock::Real()->Now(), TimePoint::duration(0))));
 }
 
 bool CommandStream::WaitChanged(TimePoint deadline) {

@@ -77,6 +77,9 @@ class CommandStream {
   absl::Status Await(const FetchTicket& ticket, absl::Duration timeout);
   // Waits until every command so far is finished.
   absl::Status Sync(absl::Duration timeout);
+  // The same, and the server has forgotten the values and failures that it had kept for the case of
+  // a resend.
+  absl::Status Settle(absl::Duration timeout);
 
   // Starts a call on `transport` and resends what came after `received_through`, a number that the
   // server has named.
@@ -88,14 +91,24 @@ class CommandStream {
   // Ends the call and lets WaitForBreak return kClosed.
   void Close();
 
-  enum class Event { kBroken, kTimeout, kClosed };
+  enum class Event {
+    kBroken,
+    kUntidy,  // for a moment the server keeps replies that have arrived: Tidy()
+    kTimeout,
+    kClosed,
+  };
   struct Break {
     Event event = Event::kTimeout;
     absl::Status reason;           // how the call ended
     int breaks_without_reply = 0;  // calls in a row on which nothing was received
   };
-  // Until the call has ended, `deadline` has passed, or Close().
+  // Until the call has ended, there is something to tidy, `deadline` has passed, or Close().
   Break WaitForBreak(TimePoint deadline);
+  // False: closed before `deadline`.
+  bool WaitUnlessClosed(TimePoint deadline);
+  // Commands tell the server which replies have arrived; if none come this does, in two steps, so
+  // that it forgets them.
+  void Tidy();
   // Ends the call, so that it breaks: the connection is known to be dead.
   void Drop();
 
@@ -178,6 +191,11 @@ class CommandStream {
   std::unique_ptr<Call> ended_call_ ABSL_GUARDED_BY(mu_);
   bool break_pending_ ABSL_GUARDED_BY(mu_) = false;  // for WaitForBreak
   absl::Status break_reason_ ABSL_GUARDED_BY(mu_);
+  uint64_t last_reply_ ABSL_GUARDED_BY(mu_) = 0;       // the last command that was answered
+  uint64_t acknowledged_ ABSL_GUARDED_BY(mu_) = 0;     // the last received_through that was sent
+  bool acknowledge_now_ ABSL_GUARDED_BY(mu_) = false;  // with a message of its own if need be
+  bool watching_ ABSL_GUARDED_BY(mu_) = false;  // replies have come: WaitForBreak looks at tidy_at_
+  TimePoint tidy_at_ ABSL_GUARDED_BY(mu_);
   TimePoint broken_since_ ABSL_GUARDED_BY(mu_);
   int breaks_without_reply_ ABSL_GUARDED_BY(mu_) = 0;
 };

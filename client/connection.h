@@ -84,6 +84,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
                      std::optional<Receipt>* receipt = nullptr);
   absl::Status Await(const FetchTicket& ticket, absl::Duration timeout);
   absl::Status Sync(absl::Duration timeout);
+  // Sync for calls whose answer shows what is held: values that were kept only for a resend are
+  // not.
+  absl::Status Settle() {
+    return stream_ == nullptr ? absl::OkStatus() : stream_->Settle(options_.timeout);
+  }
   void Release(TensorHandle* tensor);
 
   // What the public values hide.

@@ -80,6 +80,9 @@ void Connection::RunLease() {
       case CommandStream::Event::kBroken:
         TakeUpAgain(event);
         break;
+      case CommandStream::Event::kUntidy:
+        stream_->Tidy();
+        break;
       case CommandStream::Event::kTimeout:
         if (stream_->lost().ok()) {
           KeepAlive();
@@ -122,7 +125,7 @@ void Connection::TakeUpAgain(const CommandStream::Break& broken) {
                                 : absl::ZeroDuration();
   for (;;) {
     back_off = std::min(back_off, kBackOffMax);
-    if (stream_->WaitForBreak(DeadlineAfter(back_off)).event == CommandStream::Event::kClosed) {
+    if (!stream_->WaitUnlessClosed(DeadlineAfter(back_off))) {
       return;
     }
     const Attempt attempt = is_gone ? TryToTellWhy(&why) : TryToAttach(&why);

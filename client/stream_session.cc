@@ -1,5 +1,6 @@
 // CommandStream: what the server answers, and what happens when the connection breaks.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -9,6 +10,12 @@
 #include "server/base/status_macros.h"
 
 namespace devserver::client {
+namespace {
+
+constexpr std::chrono::milliseconds kTidyAfter(
+    100);  // Long for a machine, short for who looks at a table of memory.
+
+}  // namespace
 
 absl::Status CommandStream::TakeReply(v1::ExecuteReply* reply) {
   for (v1::CommandReply& command : *reply->mutable_replies()) {
@@ -21,6 +28,12 @@ void CommandStream::TakeCommandReply(v1::CommandReply* reply) {
   if (reply->number() <= done_through_ || reply->number() >= next_number_) {
     return;  // Sent again after a broken connection, or nonsense.
   }
+  if (!watching_) {
+    watching_ = true;
+    tidy_at_ = Clock::Real()->Now() + kTidyAfter;
+    broken_.NotifyAll();
+  }
+  last_reply_ = std::max(last_reply_, reply->number());
   InFlight& in_flight = in_flight_[reply->number() - done_through_ - 1];
   if (in_flight.ticket != nullptr && !in_flight.ticket->done) {
     FetchTicket& ticket = *in_flight.ticket;
@@ -190,7 +203,17 @@ CommandStream::Break CommandStream::WaitForBreak(TimePoint deadline) {
   std::unique_ptr<Call> ended;  // Destroyed after the lock.
   MutexLock lock(&mu_);
   while (!closing_ && !(break_pending_ && lost_.ok())) {
-    if (!broken_.WaitUntil(&mu_, deadline) && Clock::Real()->Now() >= deadline) {
+    const TimePoint until = watching_ ? std::min(deadline, tidy_at_) : deadline;
+    broken_.WaitUntil(&mu_, until);
+    const TimePoint now = Clock::Real()->Now();
+    if (watching_ && now >= tidy_at_) {
+      watching_ = last_reply_ > acknowledged_ && call_ != nullptr && lost_.ok();
+      tidy_at_ = now + kTidyAfter;
+      if (watching_) {
+        return {Event::kUntidy, absl::OkStatus(), 0};
+      }
+    }
+    if (now >= deadline) {
       return {Event::kTimeout, absl::OkStatus(), 0};
     }
   }
@@ -200,6 +223,33 @@ CommandStream::Break CommandStream::WaitForBreak(TimePoint deadline) {
   }
   break_pending_ = false;
   return {Event::kBroken, break_reason_, breaks_without_reply_};
+}
+
+bool CommandStream::WaitUnlessClosed(TimePoint deadline) {
+  MutexLock lock(&mu_);
+  while (!closing_ && Clock::Real()->Now() < deadline) {
+    broken_.WaitUntil(&mu_, deadline);
+  }
+  return !closing_;
+}
+
+void CommandStream::Tidy() {
+  Call* write = nullptr;
+  {
+    MutexLock lock(&mu_);
+    if (!lost_.ok() || last_reply_ <= acknowledged_) {
+      return;
+    }
+    if (done_through_ >= last_reply_) {
+      acknowledge_now_ = true;
+    } else if (sync_number_ < last_reply_) {
+      AppendSync();  // The server need not have said how far it is.
+    }
+    write = ClaimWrite();
+  }
+  if (write != nullptr) {
+    write->Write();
+  }
 }
 
 }  // namespace devserver::client

@@ -24,7 +24,7 @@ constexpr char kUploadMethod[] = "/devserver.v1.TensorService/Upload";
 constexpr char kDownloadMethod[] = "/devserver.v1.TensorService/Download";
 // UploadRequest.chunk = 2 and DownloadReply.chunk = 2, both bytes.
 constexpr uint8_t kChunkTag = 2 << 3 | 2;
-constexpr int kUploadAttemptsMax = 3;
+constexpr int kAttemptsMax = 3;  // without progress, when the connection breaks
 constexpr double kSlowestBytesPerSecond =
     1e7;  // A transfer below it may run into the default timeout.
 constexpr auto kReturnPatience = std::chrono::milliseconds(200);
@@ -110,15 +110,18 @@ absl::Status UploadOnce(Connection* connection, const v1::UploadHeader& header,
   Loan loan;
   grpc::Status status;
   bool parsed = false;
+  grpc::ByteBuffer answer;  // Outlives the call, which may write to it until it ends.
   {
     BulkCall call(connection->bulk_transport(), kUploadMethod, connection->token(), timeout);
     v1::UploadRequest first;
     *first.mutable_header() = header;
     Tell(progress, 0, bytes.size());
-    grpc::ByteBuffer answer;
+    call.StartRead(&answer);
     if (call.Write(Encode(first)) &&
-        SendChunks(&call, &loan, bytes, connection->chunk_bytes(), progress) && call.WritesDone() &&
-        call.Read(&answer)) {
+        SendChunks(&call, &loan, bytes, connection->chunk_bytes(), progress)) {
+      call.WritesDone();
+    }
+    if (call.FinishRead()) {
       parsed = grpc::SerializationTraits<v1::TensorReply>::Deserialize(&answer, reply).ok();
     }
     status = call.Finish();
@@ -252,12 +255,13 @@ absl::StatusOr<uint64_t> Upload(Connection* connection, uint64_t id, const Tenso
       DeadlineAfter(TransferTimeout(*connection, bytes.size(), options.timeout));
   v1::TensorReply reply;
   absl::Status status;
-  for (int attempt = 1; attempt <= kUploadAttemptsMax; ++attempt) {
+  for (int attempt = 1; attempt <= kAttemptsMax; ++attempt) {
     status = UploadOnce(connection, header, bytes, Remaining(deadline), options.progress, &reply);
     // Without an id of our own a second upload would be a second tensor.
     if (status.code() != absl::StatusCode::kUnavailable || id == 0) {
       break;
     }
+    connection->DropBulkTransport();
     RETURN_IF_ERROR(connection->Sync(Remaining(deadline)));  // Until the session is back.
   }
   RETURN_IF_ERROR(status);
@@ -270,15 +274,20 @@ absl::Status Download(Connection* connection, uint64_t id, std::span<std::byte> 
       DeadlineAfter(TransferTimeout(*connection, target.size(), options.timeout));
   Tell(options.progress, 0, target.size());
   size_t offset = 0;
-  for (;;) {
+  absl::Status status;
+  for (int attempt = 1; attempt <= kAttemptsMax; ++attempt) {
     const size_t offset_before = offset;
-    const absl::Status status =
-        DownloadOnce(connection, id, target, &offset, Remaining(deadline), options.progress);
-    if (status.code() != absl::StatusCode::kUnavailable || offset == offset_before) {
-      return status;
+    status = DownloadOnce(connection, id, target, &offset, Remaining(deadline), options.progress);
+    if (status.code() != absl::StatusCode::kUnavailable) {
+      break;
     }
+    if (offset > offset_before) {
+      attempt = 0;
+    }
+    connection->DropBulkTransport();
     RETURN_IF_ERROR(connection->Sync(Remaining(deadline)));  // Until the session is back.
   }
+  return status;
 }
 
 }  // namespace devserver::client
