@@ -76,6 +76,7 @@ class SmallServer {
     }
   }
   const DeviceSet& devices() const { return *devices_; }
+  const Limits& limits() const { return limits_; }
 
  private:
   static constexpr uint64_t kMemoryBytes = 256 << 10;
