@@ -1,6 +1,6 @@
 // The client of one devserverd.
 //
-//   ASSIGN_OR_RETURN(Client client, Client::connect("127.0.0.1:7070"));
+//   ASSIGN_OR_RETURN(Client client, Client::connect("127.0.0.1:50151"));
 //   const Device gpu = client.try_gpu();
 //   const Tensor x = ones({2, 3}, gpu);
 //   ASSIGN_OR_RETURN(const std::vector<float> values, (x + x).fetch<float>());
