@@ -1,7 +1,7 @@
 // The op table: one entry per op. It drives wire validation, shape inference on the server and in
 // the client, dispatch, ListOps, the simulated devices' clocks and the conformance tests. To add an
-// op: one entry here, one kernel per backend (server/device/cpu/), one row in
-// tests/conformance/op_suite.cc.
+// op: one entry here, one kernel per backend (server/device/cpu/), its cases in
+// tests/conformance/op_cases.cc and its definition in tests/conformance/oracle.cc.
 //
 // Tensors are row-major and packed. Operands of one op live on one device; that is checked
 // elsewhere (server/session/). Thread safety: the table is constant.
@@ -96,7 +96,7 @@ struct OpDef {
   std::string_view attributes;  // those it reads, comma-separated: "axes, keep_dims"
   std::string_view result;      // shape and dtype rule, for people
   std::string_view
-      error_bound;  // against exact arithmetic, for people; conformance/oracle.h applies it
+      error_bound;  // against exact arithmetic, for people; conformance/oracle.cc applies it
   // Only called by InferSpec, which has checked the number of inputs and their dtypes.
   absl::StatusOr<TensorSpec> (*infer)(const OpDef& op, std::span<const TensorSpec> inputs,
                                       const OpAttributes& attributes);

@@ -26,7 +26,7 @@ struct RandomBlock {
 };
 
 DEVSERVER_HOST_DEVICE inline RandomBlock PhiloxBlock(uint64_t seed, uint64_t counter) {
-  r123::Philox4x32 philox;
+  const r123::Philox4x32 philox;
   const r123::Philox4x32::ctr_type count = {
       {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}};
   const r123::Philox4x32::key_type key = {

@@ -1,4 +1,5 @@
 // add, sub, mul, div, maximum, equal, with NumPy's broadcasting.
+#include <cmath>
 #include <type_traits>
 
 #include "absl/container/inlined_vector.h"
@@ -58,7 +59,7 @@ struct Maximum {
     if constexpr (std::is_integral_v<T>) {
       return a > b ? a : b;
     } else {
-      return ((a > b) | (a != a)) ? a : b;  // b where b is NaN: then nothing is greater
+      return ((a > b) | std::isnan(a)) ? a : b;  // b where b is NaN: then nothing is greater
     }
   }
 };

@@ -25,14 +25,15 @@ To FloatToInt(Float value) {
   constexpr To kMin = std::numeric_limits<To>::min();
   constexpr To kMax = std::numeric_limits<To>::max();
   // 2^31, 2^63 and 2^8 are exact in every float type; kMax itself is not.
-  const Float limit = static_cast<Float>(kMax / 2 + 1) * 2;
+  constexpr To kHalfLimit = kMax / 2 + 1;
+  const Float limit = static_cast<Float>(kHalfLimit) * 2;
   if (value >= limit) {
     return kMax;
   }
   if (value < static_cast<Float>(kMin)) {
     return kMin;
   }
-  return value == value ? static_cast<To>(value) : To{0};
+  return std::isnan(value) ? To{0} : static_cast<To>(value);
 }
 
 // An int64 as a double that rounds to 16 bits as the exact number would: bits below the 53rd only

@@ -72,10 +72,14 @@ std::byte* HostMath::Scratch(int slot, size_t size_bytes) {
         throw std::bad_alloc();
       }
     }
-    // Counted first: if this throws, FreeBlock gives the reservation back all the same.
+    block.data.reset(
+        static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t{64}, std::nothrow)));
+    if (block.data == nullptr) {
+      host_->Release(size_bytes);
+      throw std::bad_alloc();
+    }
     block.size_bytes = size_bytes;
     scratch_bytes_ += size_bytes;
-    block.data.reset(static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t{64})));
   }
   return block.data.get();
 }

@@ -39,7 +39,7 @@ struct TypeTag {
 // visit(TypeTag<T>()) with the element type of `dtype`.
 template <typename Visit>
 void VisitDType(DType dtype, Visit&& visit) {
-  switch (dtype) {
+  switch (dtype) {  // NOLINT(bugprone-branch-clone): the branches differ in their types
     case DType::kF32:
       return visit(TypeTag<float>());
     case DType::kF64:

@@ -62,6 +62,15 @@ struct MeanOf : SumOf<C> {
   }
 };
 
+template <typename C>
+bool IsNan(C x) {
+  if constexpr (std::is_floating_point_v<C>) {
+    return std::isnan(x);
+  } else {
+    return false;
+  }
+}
+
 // The largest of n ≥ 1 elements; NaN if one is.
 template <typename C>
 C LargestOf(const C* x, int64_t n) {
@@ -78,9 +87,7 @@ struct MaxOf {
   C largest = std::numeric_limits<C>::has_infinity ? -std::numeric_limits<C>::infinity()
                                                    : std::numeric_limits<C>::lowest();
 
-  void Add(C x, int64_t /*position*/) {
-    largest = ((largest > x) | (largest != largest)) ? largest : x;
-  }
+  void Add(C x, int64_t /*position*/) { largest = ((largest > x) | IsNan(largest)) ? largest : x; }
   void AddRow(const C* x, int64_t n, int64_t position) { Add(LargestOf(x, n), position); }
   template <typename T>
   void Store(T* out, int64_t /*count*/) const {
@@ -93,7 +100,7 @@ struct ArgmaxOf {
   C largest = C(0);
   int64_t index = -1;
 
-  bool IsBeatenBy(C x) const { return index < 0 || x > largest || (x != x && largest == largest); }
+  bool IsBeatenBy(C x) const { return index < 0 || x > largest || (IsNan(x) && !IsNan(largest)); }
   void Add(C x, int64_t position) {
     if (IsBeatenBy(x)) {
       largest = x;
@@ -105,9 +112,9 @@ struct ArgmaxOf {
     if (!IsBeatenBy(candidate)) {
       return;  // The usual case, and the row was only looked at by the vector units.
     }
-    const bool is_nan = candidate != candidate;
+    const bool is_nan = IsNan(candidate);
     int64_t i = 0;
-    while (is_nan ? x[i] == x[i] : x[i] != candidate) {
+    while (is_nan ? !IsNan(x[i]) : x[i] != candidate) {
       ++i;
     }
     largest = candidate;
@@ -181,7 +188,7 @@ struct NormOf {
     const double low = std::sqrt(small) / kSmallScale;
     const double middle = std::sqrt(total);
     if (!(middle > 0)) {
-      return total == total ? low : middle;
+      return std::isnan(total) ? total : low;
     }
     const double larger = std::max(low, middle);
     const double ratio = std::min(low, middle) / larger;
@@ -334,7 +341,7 @@ void RunReduction(const OpCall& call, HostMath& /*math*/) {
   VisitDType(call.inputs[0].spec->dtype, [&]<typename T>(TypeTag<T>) {
     using C = ComputeType<T>;
     constexpr bool kIsFloat = std::is_floating_point_v<C>;
-    switch (call.code) {
+    switch (call.code) {  // NOLINT(bugprone-branch-clone): the branches differ in their types
       case OpCode::kSum:
         return Reduce<SumOf<C>, T, std::conditional_t<kIsFloat, T, int64_t>>(call);
       case OpCode::kMax:
