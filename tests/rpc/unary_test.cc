@@ -277,7 +277,7 @@ TEST_P(ShapeTest, GoThroughEveryCall) {
 
 TEST_F(UnaryTest, ACallWithAPassedDeadlineEndsAndLeavesNothing) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now());
+  context.set_deadline(std::chrono::system_clock::now() - std::chrono::seconds(1));
   v1::TensorReply reply;
   const grpc::Status status =
       client->tensors->CreateTensor(&context, Parse<v1::Create>("id: 9 shape: [1000]"), &reply);
