@@ -184,6 +184,14 @@ class FaultWalkTest
     return request;
   }
 
+  // The first element of a ready f32 tensor of cpu:0, whatever kind of memory it is in.
+  float ReadBack(const Tensor& tensor) {
+    float value = 0;
+    const std::span<std::byte> target(reinterpret_cast<std::byte*>(&value), sizeof(value));
+    EXPECT_TRUE(devices().queue(0).device().CopyToHost(tensor.data(), target).ok());
+    return value;
+  }
+
   // Whether all of it worked; whatever failed said so by name.
   bool RunScenario() {
     const SessionRef session = Open();
@@ -229,11 +237,7 @@ class FaultWalkTest
     tripped = faults.tripped();
     faults.Stop();
     if (all_well) {
-      float last = 0;
-      const std::span<std::byte> target(reinterpret_cast<std::byte*>(&last), sizeof(last));
-      Device& device = devices().queue(0).device();
-      EXPECT_TRUE(device.CopyToHost((*session->Find(6))->data(), target).ok());
-      EXPECT_EQ(last, -6);
+      EXPECT_EQ(ReadBack(**session->Find(6)), -6);
     }
     table().Close(session);
     return all_well;
