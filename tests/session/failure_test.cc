@@ -167,10 +167,10 @@ TEST_F(FailureTest, AChainOverTwoDevicesWaitsForItsInputs) {
   EXPECT_EQ((*session->Find(61))->state(), Tensor::State::kReady);
 }
 
+using FaultCase = std::tuple<FaultPlan::Kind, FaultyDevice::Memory>;
+
 // A scenario that touches every call of a device, failed at each of them in turn.
-class FaultWalkTest
-    : public FailureTest,
-      public testing::WithParamInterface<std::tuple<FaultPlan::Kind, FaultyDevice::Memory>> {
+class FaultWalkTest : public FailureTest, public testing::WithParamInterface<FaultCase> {
  protected:
   FaultWalkTest() {
     faulty = true;
