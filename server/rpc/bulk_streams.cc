@@ -66,6 +66,19 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
  private:
   absl::Status TakeMessage() {
+    const Limits& limits = slot_.limits();
+    if (message_.Length() > limits.message_bytes) {
+      ErrorDetails details;
+      details.reason = ErrorReason::kLimit;
+      details.asked = message_.Length();
+      details.limit = limits.message_bytes;
+      return WithDetails(absl::ResourceExhaustedError(
+                             absl::StrFormat("Upload: a message of %d bytes, the limit is %d "
+                                             "(limits.message_bytes); send chunks of at "
+                                             "most %d (limits.chunk_bytes); nothing was kept",
+                                             details.asked, details.limit, limits.chunk_bytes)),
+                         details);
+    }
     grpc::ProtoBufferReader reader(&message_);
     v1::UploadHeader header;
     bool has_header = false;

@@ -52,9 +52,10 @@ class UploadTest : public ServerTest {
     outcome.status = stream.Finish();
     return outcome;
   }
-  void ExpectRefused(const std::vector<std::string>& messages, const std::string& says) {
+  void ExpectRefused(const std::vector<std::string>& messages, const std::string& says,
+                     grpc::StatusCode code = grpc::INVALID_ARGUMENT) {
     const Outcome<v1::TensorReply> refused = Upload(messages);
-    EXPECT_EQ(refused.code(), grpc::INVALID_ARGUMENT) << refused.message();
+    EXPECT_EQ(refused.code(), code) << refused.message();
     EXPECT_THAT(refused.error().message(), HasSubstr(says));
     EXPECT_TRUE(server().UsedBytesBecome(0));
     EXPECT_EQ(client->List("").reply.tensors_size(), 0);
@@ -122,6 +123,12 @@ TEST_F(UploadTest, WrongSequencesAreRefused) {
   ExpectRefused({header, header}, "second header");
   ExpectRefused({header, Chunk(Bytes(8)), header}, "second header");
   ExpectRefused({header, Chunk(Bytes(24)), header}, "second header");
+}
+
+TEST_F(UploadTest, AMessageOverTheLimitIsToldTheSizeOfAChunk) {
+  const size_t size = Limits().message_bytes;
+  ExpectRefused({Header("shape: [8388608] dtype: U8"), Chunk(std::string(size, 'x'))},
+                "send chunks of at most 2097152", grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_F(UploadTest, BytesThatAreNoMessageAreRefused) {
