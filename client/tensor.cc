@@ -1,5 +1,7 @@
 #include "devserver/tensor.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -105,7 +107,7 @@ absl::Status Tensor::fetch_into(std::span<std::byte> target, const TransferOptio
                                                connection.address(), ticket->packed.size(),
                                                spec().ToString(), target.size()));
   }
-  std::memcpy(target.data(), ticket->packed.data(), target.size());
+  std::ranges::copy(std::as_bytes(std::span(ticket->packed)), target.begin());
   if (options.progress != nullptr) {
     options.progress(size_bytes(), size_bytes());
   }

@@ -1,4 +1,4 @@
-# ctest: serial, timeout=120
+# ctest: serial, nosanitizer, timeout=120
 """Clients that die or stall: what they held is back in time, and it costs the server nothing meanwhile."""
 
 import os
