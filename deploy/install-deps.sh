@@ -11,6 +11,7 @@ build_packages=(
   libgrpc++-dev libgrpc-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc  # the control plane
   libabsl-dev                                                                          # Status, StrFormat, containers
   libdnnl-dev libeigen3-dev librandom123-dev                                           # CPU math, random numbers
+  libgoogle-perftools-dev                                                              # malloc
   libcli11-dev libtomlplusplus-dev libspdlog-dev nlohmann-json3-dev libsystemd-dev     # flags, config, logs, JSON, notify
 )
 test_packages=(

@@ -1,5 +1,4 @@
 // devserverd: reads flags and configuration, runs a Server, and ends it when asked.
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -46,14 +45,6 @@ void RestartWithPassiveWaits(char** argv) {
   if (getenv(kVariable) == nullptr && setenv(kVariable, "passive", 1) == 0) {
     execv("/proc/self/exe", argv);  // Comes back only if it fails: slower, but right.
   }
-}
-
-// Message buffers of some MiB come and go with every chunk of a transfer. With glibc's defaults
-// each is mapped, page-faulted and unmapped; kept on the heap, transfers are 10 to 25 % faster.
-void KeepMessageMemory() {
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 256 << 20);
-  mallopt(M_TOP_PAD, 16 << 20);
 }
 
 void StartLog(const std::string& level) {
@@ -212,7 +203,6 @@ int Main(int argc, char** argv) {
     return 0;
   }
   RestartWithPassiveWaits(argv);
-  KeepMessageMemory();
   SignalWait signals;
   StartLog(flags->config.log_level);
   const absl::Status status = Run(*flags, signals);

@@ -13,7 +13,7 @@ constexpr size_t kIssuedMax = 64;
 
 // Enough to make a wake-up (about 5 us) cheap for each command, few enough that a device does not
 // idle for long.
-constexpr int kPushesPerWake = 32;
+constexpr int kPushesPerWake = 64;
 
 thread_local DeviceQueue::WakeScope* current_scope = nullptr;
 
@@ -55,10 +55,10 @@ DeviceQueue::~DeviceQueue() {
 }
 
 void DeviceQueue::Push(std::shared_ptr<DeviceTask> task) {
-  queued_.fetch_add(1, std::memory_order_relaxed);
   bool wake = false;
   {
     const MutexLock lock(&mu_);
+    pushed_.store(pushed_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     tasks_.push_back(std::move(task));
     wake = std::exchange(sleeping_, false);
   }
@@ -164,7 +164,8 @@ void DeviceQueue::FinishIssued() {
   }
   // After Finish, which may have queued work elsewhere: the sum over all queues is 0 only when
   // nothing is left anywhere.
-  queued_.fetch_sub(std::exchange(taken_, 0), std::memory_order_release);
+  finished_.store(finished_.load(std::memory_order_relaxed) + std::exchange(taken_, 0),
+                  std::memory_order_release);
 }
 
 }  // namespace devserver

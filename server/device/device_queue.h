@@ -71,28 +71,36 @@ class DeviceQueue {
   // Time spent on tasks since the queue was made.
   double busy_seconds() const;
   // Tasks that were pushed and have not finished.
-  uint64_t queued() const { return queued_.load(std::memory_order_acquire); }
+  uint64_t queued() const {
+    // In this order: the push of whatever is counted as finished is seen.
+    const uint64_t finished = finished_.load(std::memory_order_acquire);
+    return pushed_.load(std::memory_order_relaxed) - finished;
+  }
 
  private:
   void Loop();
   void RunBatch(std::vector<std::shared_ptr<DeviceTask>>& batch);
   void FinishIssued();
 
+  static constexpr size_t kCacheLine = 64;  // What two threads write is kept apart.
+
   // Constant after construction.
   const std::unique_ptr<Device> device_;
-  std::atomic<uint64_t> queued_ = 0;  // Released after a task's Finish.
-  // Written by the queue thread for people to read; order nothing. Ticks of TimePoint.
-  std::atomic<int64_t> busy_ticks_ = 0;   // of the batches that are done
-  std::atomic<int64_t> batch_start_ = 0;  // of the batch that runs; 0: none
   // Guarded by mu_.
-  Mutex mu_;
+  alignas(kCacheLine) Mutex mu_;
   CondVar wake_;
   std::vector<std::shared_ptr<DeviceTask>> tasks_ ABSL_GUARDED_BY(mu_);
   bool sleeping_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<uint64_t> pushed_ = 0;  // Tasks. Written under mu_.
+  // Written by the queue thread.
+  alignas(kCacheLine) std::atomic<uint64_t> finished_ = 0;  // Tasks. After their Finish.
+  // For people to read; order nothing. Ticks of TimePoint.
+  std::atomic<int64_t> busy_ticks_ = 0;   // of the batches that are done
+  std::atomic<int64_t> batch_start_ = 0;  // of the batch that runs; 0: none
   // Touched only by the queue thread.
   std::vector<std::shared_ptr<DeviceTask>> issued_;
-  uint64_t taken_ = 0;  // tasks issued since queued_ was lowered
+  uint64_t taken_ = 0;  // tasks issued since finished_ was raised
 
   std::thread thread_;
 };

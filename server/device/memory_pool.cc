@@ -93,7 +93,6 @@ int MemoryPool::ClassOf(size_t block_bytes) {
 }
 
 std::byte* MemoryPool::TakeCached(size_t block_bytes) {
-  const MutexLock lock(&mu_);
   std::vector<std::byte*>& blocks = free_[static_cast<size_t>(ClassOf(block_bytes))];
   if (blocks.empty()) {
     return nullptr;
@@ -140,32 +139,35 @@ absl::StatusOr<std::byte*> MemoryPool::Allocate(size_t size_bytes) {
   if (size_bytes == 0) {
     return nullptr;
   }
-  uint64_t used = used_bytes_.load(std::memory_order_relaxed);
-  do {
+  const size_t block_bytes = BlockBytes(size_bytes);
+  std::byte* data = nullptr;
+  {
+    const MutexLock lock(&mu_);
+    const uint64_t used = used_bytes();
     if (size_bytes > options_.limit_bytes || used > options_.limit_bytes - size_bytes) {
       return OutOfMemory(options_.device_name, size_bytes, used, options_.limit_bytes,
                          "delete tensors, or use another device");
     }
-  } while (!used_bytes_.compare_exchange_weak(used, used + size_bytes, std::memory_order_relaxed));
-  const size_t block_bytes = BlockBytes(size_bytes);
-  std::byte* data = TakeCached(block_bytes);
-  if (data == nullptr) {
-    data = MapBlock(block_bytes);
+    used_bytes_.store(used + size_bytes, std::memory_order_relaxed);
+    data = TakeCached(block_bytes);
+    if (data != nullptr) {
+      NotePeak();
+      return data;
+    }
   }
+  data = MapBlock(block_bytes);
   if (data == nullptr) {
     host_->TrimPools();  // Memory that other devices only keep for reuse is free.
     data = MapBlock(block_bytes);
   }
+  const MutexLock lock(&mu_);
   if (data == nullptr) {
-    used_bytes_.fetch_sub(size_bytes, std::memory_order_relaxed);
+    used_bytes_.store(used_bytes() - size_bytes, std::memory_order_relaxed);
     return OutOfMemory(absl::StrFormat("the host of %s", options_.device_name), block_bytes,
                        host_->used_bytes(), host_->limit_bytes(),
                        "delete tensors, or raise host_memory_bytes");
   }
-  uint64_t peak = peak_bytes_.load(std::memory_order_relaxed);
-  while (peak < used + size_bytes &&
-         !peak_bytes_.compare_exchange_weak(peak, used + size_bytes, std::memory_order_relaxed)) {
-  }
+  NotePeak();
   return data;
 }
 
@@ -174,6 +176,7 @@ void MemoryPool::Free(std::byte* data, size_t size_bytes) {
   std::vector<std::pair<std::byte*, size_t>> leaving;  // Unmapped after the lock.
   {
     const MutexLock lock(&mu_);
+    used_bytes_.store(used_bytes() - size_bytes, std::memory_order_relaxed);
     // The block that was just used is the one worth keeping. The largest of the others go first:
     // that is the fewest system calls, and small blocks are the ones in steady use.
     const uint64_t limit = options_.cache_limit_bytes;
@@ -198,7 +201,10 @@ void MemoryPool::Free(std::byte* data, size_t size_bytes) {
   for (const auto& [block, bytes] : leaving) {
     UnmapBlock(block, bytes);
   }
-  used_bytes_.fetch_sub(size_bytes, std::memory_order_relaxed);
+}
+
+void MemoryPool::NotePeak() {
+  peak_bytes_.store(std::max(peak_bytes(), used_bytes()), std::memory_order_relaxed);
 }
 
 uint64_t MemoryPool::reserved_bytes() const {

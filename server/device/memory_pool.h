@@ -80,14 +80,16 @@ class MemoryPool {
   static constexpr int kClassCount = 4 * 48;
   static int ClassOf(size_t block_bytes);
 
-  std::byte* TakeCached(size_t block_bytes);
+  std::byte* TakeCached(size_t block_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NotePeak() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::byte* MapBlock(size_t block_bytes);
   void UnmapBlock(std::byte* data, size_t block_bytes);
 
   // Constant after construction.
   const Options options_;
   HostMemory* const host_;
-  std::atomic<uint64_t> used_bytes_ = 0;  // Counts; order nothing.
+  // Written under mu_, read by anybody.
+  std::atomic<uint64_t> used_bytes_ = 0;
   std::atomic<uint64_t> peak_bytes_ = 0;
   // Guarded by mu_.
   mutable Mutex mu_;

@@ -224,14 +224,14 @@ class ExecuteStream final : public Reactor {
         break;
       }
       if (*is_new) {
-        HandleCommand(command, batch);
+        HandleCommand(command, *batch);
       }
     }
     execution().EndBatch(batch);
     return status;
   }
 
-  void HandleCommand(const v1::Command& command, const std::shared_ptr<Execution::Batch>& batch) {
+  void HandleCommand(const v1::Command& command, Execution::Batch& batch) {
     const uint64_t number = command.number();
     absl::Status refused;
     switch (command.kind_case()) {
@@ -248,7 +248,7 @@ class ExecuteStream final : public Reactor {
         const absl::StatusOr<TensorRef> tensor = FindForFetch(*session_, command.fetch());
         refused = tensor.status();
         if (tensor.ok()) {
-          Execution::Batch::Fetch(batch, number, *tensor, command.fetch().raw());
+          batch.Fetch(number, *tensor, command.fetch().raw());
         }
         break;
       }
@@ -258,11 +258,11 @@ class ExecuteStream final : public Reactor {
                                 static_cast<size_t>(command.delete_().ids_size())})
                       .status();
         if (refused.ok()) {
-          batch->Nothing();
+          batch.Nothing();
         }
         break;
       case v1::Command::kSync:
-        batch->Sync(number);
+        batch.Sync(number);
         break;
       case v1::Command::KIND_NOT_SET:
         refused = absl::InvalidArgumentError(
@@ -270,16 +270,15 @@ class ExecuteStream final : public Reactor {
         break;
     }
     if (!refused.ok()) {
-      batch->Refuse(number, refused);
+      batch.Refuse(number, refused);
     }
   }
 
-  static Session::Request MakeRequest(uint64_t number,
-                                      const std::shared_ptr<Execution::Batch>& batch) {
+  static Session::Request MakeRequest(uint64_t number, Execution::Batch& batch) {
     Session::Request request;
     request.command_number = number;
     request.leave_failed = true;
-    request.done = Execution::Batch::WhenDone(batch, number);
+    request.done = batch.WhenDone(number);
     return request;
   }
 

@@ -1,6 +1,7 @@
 // What a session may use and does use. Shared by the session and its tensors: work that is still
 // queued when a session is closed keeps its account alive until the last buffer is back. Thread
-// safety: any thread; all counters are atomic and order nothing.
+// safety: any thread; the counters are atomic and, but for in_flight, order nothing. Those that
+// different threads write at every command are kept on cache lines of their own.
 #pragma once
 
 #include <atomic>
@@ -38,12 +39,13 @@ class Account {
   }
 
   // Commands that were accepted and have not finished.
-  void CommandsStarted(uint64_t count) { in_flight_.fetch_add(count, std::memory_order_relaxed); }
-  void CommandFinished() {
-    in_flight_.fetch_sub(1, std::memory_order_relaxed);
-    done_.fetch_add(1, std::memory_order_relaxed);
+  void CommandStarted() { started_.fetch_add(1, std::memory_order_relaxed); }
+  void CommandFinished() { done_.fetch_add(1, std::memory_order_release); }
+  uint64_t in_flight() const {
+    // In this order: the start of whatever is counted as done is seen.
+    const uint64_t done = done_.load(std::memory_order_acquire);
+    return started_.load(std::memory_order_relaxed) - done;
   }
-  uint64_t in_flight() const { return in_flight_.load(std::memory_order_relaxed); }
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
 
   // The transfer ledger: copies between devices that finished.
@@ -59,16 +61,17 @@ class Account {
   const std::string& session_name() const { return session_name_; }
 
  private:
+  static constexpr size_t kCacheLine = 64;
   // Constant after construction.
   const std::string session_name_;
   const uint64_t bytes_limit_;
   const std::unique_ptr<std::atomic<uint64_t>[]> bytes_by_device_;
   const std::unique_ptr<std::atomic<uint64_t>[]> tensors_by_device_;
 
-  std::atomic<uint64_t> bytes_ = 0;
-  std::atomic<uint64_t> in_flight_ = 0;
-  std::atomic<uint64_t> done_ = 0;
-  std::atomic<uint64_t> copied_bytes_ = 0;
+  alignas(kCacheLine) std::atomic<uint64_t> started_ = 0;  // by who accepts commands
+  alignas(kCacheLine) std::atomic<uint64_t> done_ = 0;     // by devices
+  alignas(kCacheLine) std::atomic<uint64_t> bytes_ = 0;    // by both
+  alignas(kCacheLine) std::atomic<uint64_t> copied_bytes_ = 0;
   std::atomic<double> copy_measured_ = 0;
   std::atomic<double> copy_simulated_ = 0;
   std::atomic<bool> cancelled_ = false;

@@ -114,14 +114,15 @@ std::shared_ptr<Execution::Batch> Execution::BeginBatch(const Listener* owner,
 }
 
 void Execution::EndBatch(const std::shared_ptr<Batch>& batch) {
-  {
-    const MutexLock lock(&mu_);
-    handling_ = false;
-  }
-  batch->Finished();
   std::shared_ptr<Listener> listener;
   {
     const MutexLock lock(&mu_);
+    handling_ = false;
+    sync_through_ = std::max(sync_through_, batch->sync_number_);
+    const uint64_t ended = batch->ended_here_ + 1;
+    if (batch->unfinished_.fetch_sub(ended, std::memory_order_acq_rel) == ended) {
+      NoteFinished(*batch);
+    }
     listener = WhoToTell();
   }
   if (listener != nullptr) {
@@ -146,14 +147,21 @@ void Execution::AddReply(Reply reply) {
   }
 }
 
-void Execution::BatchFinished() {
+void Execution::NoteFinished(Batch& batch) {
+  batch.finished_ = true;
+  while (!batches_.empty() && batches_.front()->finished_) {
+    done_through_ = batches_.front()->last_number_;
+    batches_.pop_front();
+  }
+}
+
+void Execution::BatchFinished(Batch& batch) {
+  // Of a session that is gone the batches hold the last references.
+  const std::shared_ptr<Execution> self = shared_from_this();
   std::shared_ptr<Listener> listener;
   {
     const MutexLock lock(&mu_);
-    while (!batches_.empty() && batches_.front()->finished()) {
-      done_through_ = batches_.front()->last_number_;
-      batches_.pop_front();
-    }
+    NoteFinished(batch);
     listener = WhoToTell();
   }
   if (listener != nullptr) {
@@ -252,50 +260,46 @@ void Execution::Batch::Refuse(uint64_t number, const absl::Status& status) {
   reply.number = number;
   reply.status = status;
   execution_->AddReply(std::move(reply));
-  Finished();
+  ++ended_here_;
 }
 
-Tensor::DoneCallback Execution::Batch::WhenDone(const std::shared_ptr<Batch>& batch,
-                                                uint64_t number) {
-  return [batch, number](Tensor& tensor) {
+Tensor::DoneCallback Execution::Batch::WhenDone(uint64_t number) {
+  // Two words, which a DoneCallback keeps without an allocation.
+  return [this, number](Tensor& tensor) {
     if (!tensor.status().ok() || tensor.is_copy()) {
       Reply reply;
       reply.number = number;
       reply.tensor = tensor.shared_from_this();
       reply.status = tensor.status();
-      batch->execution_->AddReply(std::move(reply));
+      execution_->AddReply(std::move(reply));
     }
-    batch->Finished();
+    Finished();
   };
 }
 
-void Execution::Batch::Fetch(const std::shared_ptr<Batch>& batch, uint64_t number,
-                             const TensorRef& tensor, bool raw) {
-  batch->execution_->account_->CommandsStarted(1);
-  tensor->WhenDone([batch, number, raw](Tensor& done) {
-    batch->execution_->account_->CommandFinished();
+void Execution::Batch::Fetch(uint64_t number, const TensorRef& tensor, bool raw) {
+  execution_->account_->CommandStarted();
+  tensor->WhenDone([this, number, raw](Tensor& done) {
+    execution_->account_->CommandFinished();
     Reply reply;
     reply.number = number;
     reply.tensor = done.shared_from_this();
     reply.is_fetch = true;
     reply.raw = raw;
     reply.status = done.status().ok() ? absl::OkStatus() : done.InputFailed("fetch");
-    batch->execution_->AddReply(std::move(reply));
-    batch->Finished();
+    execution_->AddReply(std::move(reply));
+    Finished();
   });
 }
 
 void Execution::Batch::Sync(uint64_t number) {
-  {
-    const MutexLock lock(&execution_->mu_);
-    execution_->sync_through_ = number;
-  }
-  Finished();
+  sync_number_ = number;
+  ++ended_here_;
 }
 
 void Execution::Batch::Finished() {
   if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    execution_->BatchFinished();
+    execution_->BatchFinished(*this);
   }
 }
 

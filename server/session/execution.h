@@ -88,7 +88,8 @@ class Execution : public std::enable_shared_from_this<Execution> {
   friend class Batch;
 
   void AddReply(Reply reply);
-  void BatchFinished();
+  void BatchFinished(Batch& batch);
+  void NoteFinished(Batch& batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The listener, if it should be told now.
   std::shared_ptr<Listener> WhoToTell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Whether the client should hear of done_through.
@@ -114,7 +115,8 @@ class Execution : public std::enable_shared_from_this<Execution> {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// The commands of one message.
+// The commands of one message. Lives until all of them have finished, in Execution::batches_: what
+// is queued points to it. Accept to Nothing are for the thread that handles the message.
 class Execution::Batch {
  public:
   Batch(std::shared_ptr<Execution> execution, const Listener* owner)
@@ -127,23 +129,25 @@ class Execution::Batch {
   // --- How an accepted command ends: exactly one of these.
   void Refuse(uint64_t number, const absl::Status& status);
   // For Request::done of a command that was accepted by the session.
-  static Tensor::DoneCallback WhenDone(const std::shared_ptr<Batch>& batch, uint64_t number);
-  static void Fetch(const std::shared_ptr<Batch>& batch, uint64_t number, const TensorRef& tensor,
-                    bool raw);
+  Tensor::DoneCallback WhenDone(uint64_t number);
+  void Fetch(uint64_t number, const TensorRef& tensor, bool raw);
   void Sync(uint64_t number);
-  void Nothing() { Finished(); }  // done, no reply
+  void Nothing() { ++ended_here_; }  // done, no reply
 
  private:
   friend class Execution;
-  void Finished();
-  bool finished() const { return unfinished_.load(std::memory_order_acquire) == 0; }
+  void Finished();  // one of the commands, on any thread
 
   // Constant after construction.
   const std::shared_ptr<Execution> execution_;
   const Listener* const owner_;  // only compared
-  uint64_t last_number_ =
-      0;  // touched only by the thread that handles the message, constant after EndBatch
-  std::atomic<uint64_t> unfinished_ = 1;  // commands, and one for EndBatch; 0 publishes the end
+  // Touched only by the thread that handles the message, constant after EndBatch.
+  uint64_t last_number_ = 0;
+  uint64_t sync_number_ = 0;  // of the last Sync; 0: none
+  uint64_t ended_here_ = 0;   // commands that EndBatch takes off unfinished_
+
+  std::atomic<uint64_t> unfinished_ = 1;  // commands, and one for EndBatch
+  bool finished_ = false;                 // Guarded by execution_->mu_.
 };
 
 }  // namespace devserver

@@ -336,32 +336,29 @@ absl::Status Session::CheckFits(const TensorSpec& spec, size_t device_index) con
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorRef> Session::FindLocked(uint64_t id) const {
+const TensorRef* Session::FindLocked(uint64_t id) const {
   const auto found = tensors_.find(id);
-  if (found == tensors_.end()) {
-    return MakeError(
-        absl::StatusCode::kNotFound, ErrorReason::kNoSuchTensor,
-        id == 0 ? std::string("handle 0 is never a tensor; give the id of one")
-                : absl::StrFormat(
-                      "no tensor %d in session '%s' (deleted, never made, or another session's); "
-                      "ListTensors shows what is there",
-                      id, options_.name));
-  }
-  return found->second;
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+absl::Status Session::NoSuchTensor(uint64_t id, std::string_view what) const {
+  return MakeError(
+      absl::StatusCode::kNotFound, ErrorReason::kNoSuchTensor,
+      id == 0 ? absl::StrFormat("%shandle 0 is never a tensor; give the id of one", what)
+              : absl::StrFormat("%sno tensor %d in session '%s' (deleted, never made, or another "
+                                "session's); ListTensors shows what is there",
+                                what, id, options_.name));
 }
 
 absl::StatusOr<TensorRef> Session::FindInput(uint64_t id, std::string_view what) const {
-  absl::StatusOr<TensorRef> input = FindLocked(id);
-  if (!input.ok()) {
-    return WithDetails(
-        absl::Status(input.status().code(),
-                     absl::StrFormat("%s: %s", what, std::string(input.status().message()))),
-        *DetailsOf(input.status()));
+  const TensorRef* const input = FindLocked(id);
+  if (input == nullptr) {
+    return NoSuchTensor(id, absl::StrFormat("%s: ", what));
   }
   if ((*input)->state() == Tensor::State::kFailed) {
     return (*input)->InputFailed(what);
   }
-  return input;
+  return *input;
 }
 
 absl::Status Session::DeviceMismatch(OpCode code, std::span<const TensorRef> inputs) const {
@@ -406,7 +403,7 @@ TensorRef Session::Launch(const TensorSpec& spec, size_t device_index, uint64_t 
   identity.fingerprint = fingerprint;
   identity.command_number = request.command_number;
   identity.created = last_seen();
-  const TensorRef tensor = std::make_shared<Tensor>(std::move(identity));
+  TensorRef tensor = std::make_shared<Tensor>(std::move(identity));
   if (!request.label.empty()) {
     tensor->SetLabel(std::move(request.label));
   }
@@ -416,8 +413,8 @@ TensorRef Session::Launch(const TensorSpec& spec, size_t device_index, uint64_t 
   tensor->SetDone(std::move(request.done));
   work(*tensor);
   tensors_[tensor->id()] = tensor;
-  account_->CommandsStarted(1);
-  tensor->Start();
+  account_->CommandStarted();
+  Tensor::Start(tensor);
   return tensor;
 }
 
@@ -456,9 +453,12 @@ uint64_t Session::PickId() {
 absl::StatusOr<TensorRef> Session::Find(uint64_t id) {
   const MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckOpen());
-  ASSIGN_OR_RETURN(TensorRef tensor, FindLocked(id));
-  tensor->Touch(last_seen());
-  return tensor;
+  const TensorRef* const tensor = FindLocked(id);
+  if (tensor == nullptr) {
+    return NoSuchTensor(id, "");
+  }
+  (*tensor)->Touch(last_seen());
+  return *tensor;
 }
 
 absl::StatusOr<uint64_t> Session::Delete(std::span<const uint64_t> ids) {
@@ -466,7 +466,9 @@ absl::StatusOr<uint64_t> Session::Delete(std::span<const uint64_t> ids) {
   const MutexLock lock(&mu_);
   RETURN_IF_ERROR(CheckOpen());
   for (const uint64_t id : ids) {
-    RETURN_IF_ERROR(FindLocked(id).status());
+    if (FindLocked(id) == nullptr) {
+      return NoSuchTensor(id, "");
+    }
   }
   uint64_t freed_bytes = 0;
   for (const uint64_t id : ids) {
@@ -508,7 +510,7 @@ absl::StatusOr<TensorRef> Session::BeginUpload(const TensorSpec& spec, std::stri
     account_->ReleaseBytes(identity.device_index, spec.size_bytes());
     return buffer.status();
   }
-  const TensorRef tensor = std::make_shared<Tensor>(std::move(identity));
+  TensorRef tensor = std::make_shared<Tensor>(std::move(identity));
   tensor->SetBuffer(*std::move(buffer));
   tensor->SetLabel(std::move(label));
   return tensor;

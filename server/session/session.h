@@ -133,7 +133,9 @@ class Session final : public std::enable_shared_from_this<Session> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<TensorRef> FindLocked(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Null if there is none.
+  const TensorRef* FindLocked(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status NoSuchTensor(uint64_t id, std::string_view what) const;
   absl::StatusOr<TensorRef> FindInput(uint64_t id, std::string_view what) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<Accepted> ApplyLocked(OpCode code, std::span<const uint64_t> ids,

@@ -34,16 +34,20 @@ absl::Status WithOrigin(const absl::Status& status, uint64_t id, uint64_t number
 }  // namespace
 
 Tensor::Tensor(Identity identity)
-    : identity_(std::move(identity)), last_used_(identity_.created.time_since_epoch().count()) {
+    : last_used_(identity.created.time_since_epoch().count()), identity_(std::move(identity)) {
   if (identity_.queue != nullptr) {
     identity_.account->TensorAdded(identity_.device_index);
   }
 }
 
 Tensor::~Tensor() {
-  if (reserved_bytes_ > 0) {
+  if (bytes_reserved_) {
     buffer_ = DeviceBuffer();
-    identity_.account->ReleaseBytes(identity_.device_index, reserved_bytes_);
+    identity_.account->ReleaseBytes(identity_.device_index, size_bytes());
+  }
+  for (Waiter* waiter = waiters_.load(std::memory_order_acquire);
+       waiter != nullptr && waiter != Closed();) {
+    delete std::exchange(waiter, waiter->next);
   }
   if (identity_.queue != nullptr) {
     identity_.account->TensorRemoved(identity_.device_index);
@@ -56,15 +60,27 @@ void Tensor::SetOp(OpCode code, Inputs inputs, std::unique_ptr<const OpAttribute
   attributes_ = std::move(attributes);
 }
 
+Tensor::Rare& Tensor::rare() {
+  if (rare_ == nullptr) {
+    rare_ = std::make_unique<Rare>();
+  }
+  return *rare_;
+}
+
 void Tensor::SetCopy(TensorRef source, Quote quote) {
   inputs_.push_back(std::move(source));
-  quote_ = std::make_unique<const Quote>(std::move(quote));
-  measure_time_ = true;
+  rare().quote.emplace(std::move(quote));
+  rare().measure_time = true;
 }
 
 void Tensor::SetValues(std::vector<std::byte> values, double link_seconds) {
-  values_ = std::move(values);
-  link_seconds_ = link_seconds;
+  rare().values = std::move(values);
+  rare().link_seconds = link_seconds;
+}
+
+const std::string& Tensor::label() const {
+  static const std::string* const none = new std::string;
+  return rare_ == nullptr ? *none : rare_->label;
 }
 
 const std::string& Tensor::device_name() const {
@@ -72,36 +88,35 @@ const std::string& Tensor::device_name() const {
   return identity_.queue == nullptr ? *none : identity_.queue->name();
 }
 
-void Tensor::Start() {
+void Tensor::Start(const TensorRef& tensor) {
   // inputs_missing_ starts at 1, so that inputs that arrive meanwhile can't queue the work before
   // this loop is through. An input that is queued on the same device is there in time: the queue
   // runs in order.
-  for (const TensorRef& input : inputs_) {
+  for (const TensorRef& input : tensor->inputs_) {
     const State state = input->state();
-    if (state >= State::kReady || (state == State::kQueued && input->queue() == queue())) {
+    if (state >= State::kReady || (state == State::kQueued && input->queue() == tensor->queue())) {
       continue;
     }
-    inputs_missing_.fetch_add(1, std::memory_order_relaxed);
-    input->WhenDone([self = shared_from_this()](Tensor&) { self->InputArrived(); });
+    tensor->inputs_missing_.fetch_add(1, std::memory_order_relaxed);
+    input->WhenDone([tensor](Tensor&) { InputArrived(tensor); });
   }
-  InputArrived();
+  InputArrived(tensor);
 }
 
-void Tensor::InputArrived() {
-  if (inputs_missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+void Tensor::InputArrived(const TensorRef& tensor) {
+  if (tensor->inputs_missing_.fetch_sub(1, std::memory_order_acq_rel) != 1) {
     return;
   }
-  const TensorRef self = shared_from_this();
-  identity_.queue->Push(self);
+  tensor->queue()->Push(tensor);
   // After the push: who sees kQueued may queue work behind this.
   State expected = State::kWaiting;
-  state_.compare_exchange_strong(expected, State::kQueued, std::memory_order_release,
-                                 std::memory_order_relaxed);
+  tensor->state_.compare_exchange_strong(expected, State::kQueued, std::memory_order_release,
+                                         std::memory_order_relaxed);
 }
 
 void Tensor::SetBuffer(DeviceBuffer buffer) {
   buffer_ = std::move(buffer);
-  reserved_bytes_ = size_bytes();
+  bytes_reserved_ = true;
 }
 
 void Tensor::Fail(absl::Status status) {
@@ -113,29 +128,42 @@ void Tensor::Complete() { Enter(State::kReady); }
 
 void Tensor::WhenDone(DoneCallback done) {
   if (!this->done()) {
-    const MutexLock lock(&mu_);
-    if (!this->done()) {
-      waiters_.push_back(std::move(done));
-      return;
+    auto waiter = std::make_unique<Waiter>(Waiter{std::move(done), nullptr});
+    waiter->next = waiters_.load(std::memory_order_acquire);
+    while (waiter->next != Closed()) {
+      if (waiters_.compare_exchange_weak(waiter->next, waiter.get(), std::memory_order_release,
+                                         std::memory_order_acquire)) {
+        (void)waiter.release();  // Enter takes it.
+        return;
+      }
     }
+    done = std::move(waiter->done);
   }
   done(*this);
 }
 
+Tensor::Waiter* Tensor::Closed() {
+  static Waiter closed{nullptr, nullptr};
+  return &closed;
+}
+
 void Tensor::Enter(State state) {
-  std::vector<DoneCallback> waiters;
-  {
-    const MutexLock lock(&mu_);
-    state_.store(state, std::memory_order_release);
-    waiters.swap(waiters_);
+  state_.store(state, std::memory_order_release);
+  Waiter* waiters = nullptr;  // first come first
+  for (Waiter* waiter = waiters_.exchange(Closed(), std::memory_order_acq_rel);
+       waiter != nullptr;) {
+    Waiter* const next = waiter->next;
+    waiter->next = waiters;
+    waiters = std::exchange(waiter, next);
   }
   if (done_) {
     // Moved out: a callback may hold what holds this tensor.
     DoneCallback done = std::move(done_);
     done(*this);
   }
-  for (DoneCallback& waiter : waiters) {
-    waiter(*this);
+  while (waiters != nullptr) {
+    const std::unique_ptr<Waiter> waiter(std::exchange(waiters, waiters->next));
+    waiter->done(*this);
   }
 }
 
@@ -191,11 +219,11 @@ absl::Status Tensor::CopyFromSource(Device& device) {
   if (size_bytes() > 0) {
     RETURN_IF_ERROR(device.CopyFromPeer(peer, inputs_[0]->data(), buffer_.data(), size_bytes()));
   }
-  if (quote_->simulated && quote_->estimated.basis != Basis::kUnknown) {
-    device.AdvanceClock(quote_->estimated.seconds);
-    simulated_seconds_ = quote_->estimated.seconds;
+  if (quote().simulated && quote().estimated.basis != Basis::kUnknown) {
+    device.AdvanceClock(quote().estimated.seconds);
+    rare_->simulated_seconds = quote().estimated.seconds;
     if (&peer != &device) {
-      peer.AdvanceClock(quote_->estimated.seconds);  // The link is busy at both ends.
+      peer.AdvanceClock(quote().estimated.seconds);  // The link is busy at both ends.
     }
   }
   return absl::OkStatus();
@@ -208,11 +236,12 @@ absl::Status Tensor::DoWork(Device& device) {
   }
   RETURN_IF_ERROR(CheckInputs());
   RETURN_IF_ERROR(identity_.account->ReserveBytes(identity_.device_index, size_bytes()));
-  reserved_bytes_ = size_bytes();
+  bytes_reserved_ = true;
   ASSIGN_OR_RETURN(buffer_, device.Allocate(size_bytes()));
-  if (values_.has_value()) {
-    device.AdvanceClock(link_seconds_);
-    return size_bytes() == 0 ? absl::OkStatus() : device.CopyFromHost(*values_, buffer_.data());
+  if (has_values()) {
+    device.AdvanceClock(rare_->link_seconds);
+    return size_bytes() == 0 ? absl::OkStatus()
+                             : device.CopyFromHost(*rare_->values, buffer_.data());
   }
   return is_copy() ? CopyFromSource(device) : RunOp(device);
 }
@@ -220,33 +249,37 @@ absl::Status Tensor::DoWork(Device& device) {
 bool Tensor::Issue(Device& device) {
   TimePoint start;
   double simulated_start = 0;
-  if (measure_time_) {
+  if (measures_time()) {
     start = std::chrono::steady_clock::now();
     simulated_start = device.simulated_seconds();
   }
   status_ = DoWork(device);
-  if (measure_time_) {
-    measured_seconds_ = SecondsBetween(start, std::chrono::steady_clock::now());
+  if (measures_time()) {
+    rare_->measured_seconds = SecondsBetween(start, std::chrono::steady_clock::now());
     if (!is_copy()) {
-      simulated_seconds_ = device.simulated_seconds() - simulated_start;
+      rare_->simulated_seconds = device.simulated_seconds() - simulated_start;
     }
   }
   if (!status_.ok()) {
     const std::optional<ErrorDetails> details = DetailsOf(status_);
     if (!details.has_value() || details->origin_tensor == 0) {
       status_ = WithOrigin(status_, id(), command_number(), device_name(),
-                           values_.has_value() ? "create"
-                           : is_copy()         ? "copy"
-                                               : GetOp(code_).name);
+                           has_values() ? "create"
+                           : is_copy()  ? "copy"
+                                        : GetOp(code_).name);
     }
     buffer_ = DeviceBuffer();
-    identity_.account->ReleaseBytes(identity_.device_index, std::exchange(reserved_bytes_, 0));
+    if (std::exchange(bytes_reserved_, false)) {
+      identity_.account->ReleaseBytes(identity_.device_index, size_bytes());
+    }
   } else if (is_copy()) {
-    identity_.account->AddCopy(size_bytes(), measured_seconds_, simulated_seconds_);
+    identity_.account->AddCopy(size_bytes(), measured_seconds(), simulated_seconds());
   }
   // The inputs were only needed for the work; dropped now, their memory serves the next command.
   inputs_.clear();
-  values_.reset();
+  if (rare_ != nullptr) {
+    rare_->values.reset();
+  }
   issued_ = true;
   return true;
 }

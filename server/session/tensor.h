@@ -21,7 +21,6 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "server/base/clock.h"
-#include "server/base/mutex.h"
 #include "server/device/device_queue.h"
 #include "server/fabric/fabric.h"
 #include "server/session/account.h"
@@ -36,13 +35,12 @@ using TensorRef = std::shared_ptr<Tensor>;
 class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tensor> {
  public:
   enum class State : uint8_t { kWaiting, kQueued, kReady, kFailed };
-  using Inputs = absl::InlinedVector<TensorRef, 3>;
+  using Inputs = absl::InlinedVector<TensorRef, 2>;
   // Called once, on the thread that finished the tensor, without locks. Must not block.
   using DoneCallback = absl::AnyInvocable<void(Tensor&)>;
 
   struct Identity {
     uint64_t id = 0;
-    TensorSpec spec;
     DeviceQueue* queue =
         nullptr;  // null only for a command that was refused before its device was known
     size_t device_index = 0;
@@ -51,6 +49,7 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
         0;  // of the command, to tell a replay from another command with the same id
     uint64_t command_number = 0;
     TimePoint created;
+    TensorSpec spec;
   };
 
   explicit Tensor(Identity identity);
@@ -61,13 +60,13 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   void SetCopy(TensorRef source, Quote quote);
   // `link_seconds`: what bringing them to a simulated device takes on its clock; 0 elsewhere.
   void SetValues(std::vector<std::byte> values, double link_seconds);
-  void SetLabel(std::string label) { label_ = std::move(label); }
+  void SetLabel(std::string label) { rare().label = std::move(label); }
   void SetDone(DoneCallback done) { done_ = std::move(done); }
   // Measure how long the work takes on the device (costs two clock readings).
-  void MeasureTime() { measure_time_ = true; }
+  void MeasureTime() { rare().measure_time = true; }
   // Queues the work as soon as inputs on other devices are there. Calls of one session are
   // serialised by it.
-  void Start();
+  static void Start(const TensorRef& tensor);
 
   // --- Without work: for uploads and for commands that were refused.
   void SetBuffer(DeviceBuffer buffer);  // bytes were reserved in the account already
@@ -88,13 +87,17 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   const std::string& device_name() const;
   uint64_t fingerprint() const { return identity_.fingerprint; }
   uint64_t command_number() const { return identity_.command_number; }
-  const std::string& label() const { return label_; }
+  const std::string& label() const;
   TimePoint created() const { return identity_.created; }
   TimePoint last_used() const {
     return TimePoint(TimePoint::duration(last_used_.load(std::memory_order_relaxed)));
   }
   void Touch(TimePoint now) {
-    last_used_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    const int64_t ticks = now.time_since_epoch().count();
+    // Not to take the cache line from a device that reads the tensor.
+    if (last_used_.load(std::memory_order_relaxed) != ticks) {
+      last_used_.store(ticks, std::memory_order_relaxed);
+    }
   }
 
   // --- Only when done.
@@ -102,10 +105,10 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   // The elements, where the device lets the host read them.
   std::span<const std::byte> host_bytes() const;
   const std::byte* data() const { return buffer_.data(); }
-  double measured_seconds() const { return measured_seconds_; }
-  double simulated_seconds() const { return simulated_seconds_; }
-  bool is_copy() const { return quote_ != nullptr; }
-  const Quote& quote() const { return *quote_; }  // of a copy
+  double measured_seconds() const { return rare_ == nullptr ? 0 : rare_->measured_seconds; }
+  double simulated_seconds() const { return rare_ == nullptr ? 0 : rare_->simulated_seconds; }
+  bool is_copy() const { return rare_ != nullptr && rare_->quote.has_value(); }
+  const Quote& quote() const { return *rare_->quote; }  // of a copy
 
   // What a command that uses this failed tensor gets: FAILED_PRECONDITION, origin and root cause in
   // text and details.
@@ -120,37 +123,53 @@ class Tensor final : public DeviceTask, public std::enable_shared_from_this<Tens
   absl::Status DoWork(Device& device);
   absl::Status RunOp(Device& device);
   absl::Status CopyFromSource(Device& device);
-  void InputArrived();
+  static void InputArrived(const TensorRef& tensor);
   void Enter(State state);
 
-  // Constant after Start.
-  const Identity identity_;
-  OpCode code_ = OpCode::kFull;
-  bool measure_time_ = false;
-  std::string label_;
-  DoneCallback done_;
+  // What few tensors have. Constant after Start, but for `values`, which go when they are used, and
+  // what was measured, which is constant when the tensor is done.
+  struct Rare {
+    std::string label;
+    std::optional<std::vector<std::byte>> values;  // set for a tensor of given values
+    double link_seconds = 0;
+    bool measure_time = false;
+    std::optional<const Quote> quote;  // set for a copy
+    double measured_seconds = 0;
+    double simulated_seconds = 0;
+  };
+  struct Waiter {
+    DoneCallback done;
+    Waiter* next;
+  };
+  Rare& rare();             // makes it
+  static Waiter* Closed();  // what the list of waiters ends with when nobody is waited for any more
+  bool measures_time() const { return rare_ != nullptr && rare_->measure_time; }
+  bool has_values() const { return rare_ != nullptr && rare_->values.has_value(); }
 
-  // Touched only by the queue thread until the tensor is done, constant then.
-  Inputs inputs_;
-  std::unique_ptr<const OpAttributes> attributes_;  // null: all defaults
-  std::unique_ptr<const Quote> quote_;              // set for a copy
-  std::optional<std::vector<std::byte>> values_;
-  double link_seconds_ = 0;
-  DeviceBuffer buffer_;
-  uint64_t reserved_bytes_ = 0;
-  bool issued_ = false;
-  absl::Status status_;
-  double measured_seconds_ = 0;
-  double simulated_seconds_ = 0;
+  // A tensor is made by one thread, computed by another and freed by the first, at up to a million
+  // a second: what they write comes first, to share few cache lines.
 
   std::atomic<State> state_ =
-      State::kWaiting;  // Publishes the members above when it becomes ready or failed.
+      State::kWaiting;  // Publishes the members below when it becomes ready or failed.
   std::atomic<uint32_t> inputs_missing_ = 1;  // The last one to take it to 0 queues the work.
+
+  // Touched only by the queue thread until the tensor is done, constant then.
+  bool issued_ = false;
+  bool bytes_reserved_ = false;
+  DeviceBuffer buffer_;
+  absl::Status status_;
+  Inputs inputs_;
+  std::unique_ptr<const OpAttributes> attributes_;  // null: all defaults
+
+  // Callbacks, last first, until the tensor is done; then closed (tensor.cc).
+  std::atomic<Waiter*> waiters_ = nullptr;
   std::atomic<int64_t> last_used_;
 
-  // Guarded by mu_.
-  Mutex mu_;
-  std::vector<DoneCallback> waiters_ ABSL_GUARDED_BY(mu_);
+  // Constant after Start.
+  OpCode code_ = OpCode::kFull;
+  std::unique_ptr<Rare> rare_;
+  DoneCallback done_;
+  const Identity identity_;
 };
 
 }  // namespace devserver

@@ -38,9 +38,9 @@ class Shape {
   friend bool operator==(const Shape& a, const Shape& b);
 
  private:
-  std::array<int64_t, kDimsMax> dims_ = {};
   int64_t element_count_ = 1;
   int rank_ = 0;
+  std::array<int64_t, kDimsMax> dims_ = {};
 };
 
 struct TensorSpec {

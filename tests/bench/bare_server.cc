@@ -4,7 +4,6 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
-#include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -218,10 +217,6 @@ void TuneChannels(grpc::ServerBuilder* builder) {
 }  // namespace
 
 int RunBareServer(const std::string& port_file) {
-  // As devserverd (server/main.cc).
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 256 << 20);
-  mallopt(M_TOP_PAD, 16 << 20);
   sigset_t stop;
   sigemptyset(&stop);
   sigaddset(&stop, SIGTERM);

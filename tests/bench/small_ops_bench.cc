@@ -207,8 +207,9 @@ absl::StatusOr<Sides> MakeClientFetch() {
 // ---- Batches of commands.
 
 enum class Content {
-  kSync,  // nothing to look up and nothing to queue on a device
-  kAdds,  // 63 adds and a delete of their results
+  kNoOps,  // deletes of nothing: nothing to look up, nothing for a device, no reply
+  kSyncs,  // the same, and every message gets a reply
+  kAdds,   // 63 adds and a delete of their results
 };
 
 class Batches {
@@ -309,7 +310,9 @@ class Batches {
     for (int i = 0; i < kBatch; ++i) {
       v1::Command* const command = request_.add_commands();
       command->set_number(++number_);
-      if (content_ == Content::kSync) {
+      if (content_ == Content::kNoOps) {
+        command->mutable_delete_();
+      } else if (content_ == Content::kSyncs) {
         command->mutable_sync();
       } else if (i + 1 < kBatch) {
         *command->mutable_op() = AddOp(next_id_++);
@@ -381,8 +384,9 @@ bool RegisterAll() {
   RegisterCall("unary/matmul_4x4", 0, MakeMatMul);
   RegisterCall("stream/fetch_64_bytes", 1.2, MakeFetch);
   RegisterCall("stream/client_fetch_64_bytes", 0, MakeClientFetch);
-  RegisterBatches("batch/no_op_sync", 1, 3e6, [] { return MakeBatches(Content::kSync, {16}); });
-  RegisterBatches("batch/no_op_add_0_floats", kAddsCounted, 0,
+  RegisterBatches("batch/no_op", 1, 3e6, [] { return MakeBatches(Content::kNoOps, {16}); });
+  RegisterBatches("batch/sync", 1, 0, [] { return MakeBatches(Content::kSyncs, {16}); });
+  RegisterBatches("batch/add_0_floats", kAddsCounted, 0,
                   [] { return MakeBatches(Content::kAdds, {0}); });
   RegisterBatches("batch/add_16_floats", kAddsCounted, 1e6,
                   [] { return MakeBatches(Content::kAdds, {16}); });

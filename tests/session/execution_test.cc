@@ -87,7 +87,7 @@ class ExecutionTest : public SessionTest {
     ASSERT_TRUE(*batch->Accept(number));
     const absl::StatusOr<TensorRef> tensor = session->Find(id);
     ASSERT_TRUE(tensor.ok()) << tensor.status();
-    Execution::Batch::Fetch(batch, number, *tensor, false);
+    batch->Fetch(number, *tensor, false);
   }
   void Sync(const std::shared_ptr<Execution::Batch>& batch, uint64_t number) {
     ASSERT_TRUE(*batch->Accept(number));
@@ -98,7 +98,7 @@ class ExecutionTest : public SessionTest {
     Session::Request request;
     request.command_number = number;
     request.leave_failed = true;
-    request.done = Execution::Batch::WhenDone(batch, number);
+    request.done = batch->WhenDone(number);
     return request;
   }
 
