@@ -26,33 +26,8 @@ Tensor Failed(std::shared_ptr<TensorHandle> handle, absl::Status failure) {
   return Connection::TensorOf(std::move(handle));
 }
 
-// "x" for the first operand, named by its tensor: "tensor 7 f32[2,3] on gpu:0".
-std::string Describe(const TensorHandle& tensor) {
-  return absl::StrFormat("tensor %d %s on %s", tensor.id, tensor.spec.ToString(),
-                         tensor.device->name);
-}
-
-// Nothing moves by itself: names both tensors, both devices and the copy that mends it. The smaller
-// tensor should move.
-absl::Status MixedDevices(std::string_view op, const TensorHandle& a, const TensorHandle& b) {
-  const bool move_b = b.spec.size_bytes() < a.spec.size_bytes();
-  const TensorHandle& moved = move_b ? b : a;
-  const TensorHandle& other = move_b ? a : b;
-  ErrorDetails details;
-  details.reason = ErrorReason::kDeviceMismatch;
-  details.device = a.device->name;
-  details.cure_source = moved.id;
-  details.cure_device = other.device->name;
-  details.cure_bytes = moved.spec.size_bytes();
-  return WithDetails(
-      absl::InvalidArgumentError(absl::StrFormat(
-          "%s: operands on two devices: %s, %s. Nothing moves by itself: make a copy of tensor %d "
-          "(%d bytes) there with copy_to(%s)",
-          op, Describe(a), Describe(b), moved.id, moved.spec.size_bytes(), other.device->name)),
-      details);
-}
-
-// That all are tensors of one device which were sent.
+// That all are tensors of one client which were sent. Whether they are on one device is the
+// server's to say: it knows what the copy that mends it would cost.
 absl::Status CheckOperands(std::string_view op, Inputs inputs) {
   const TensorHandle* first = nullptr;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -71,8 +46,6 @@ absl::Status CheckOperands(std::string_view op, Inputs inputs) {
           "%s: tensor %d is of server %s, tensor %d of server %s or of another "
           "client of it; a tensor lives in one client's session",
           op, first->id, first->connection->address(), input->id, input->connection->address()));
-    } else if (input->device != first->device) {
-      return MixedDevices(op, *first, *input);
     }
   }
   return first != nullptr ? absl::OkStatus()

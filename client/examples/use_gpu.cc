@@ -93,8 +93,8 @@ absl::Status ShowStorageAndCopies(const Client& client, const Device& gpu0, cons
   Say(absl::StrFormat("Y = uniform(2, 3) on gpu:1, seed 1:\n%s", y.to_string()));
 
   Heading("3. Nothing moves by itself");
-  const absl::Status refused = (x + y).status();
-  Say(absl::StrFormat("X + Y is refused, without asking the server:\n  %s",
+  const absl::Status refused = (x + y).sync();
+  Say(absl::StrFormat("X + Y is refused:\n  %s",
                       std::string(refused.message())));
   if (refused.ok()) {
     return absl::InternalError("X + Y on two devices should have been refused");

@@ -62,7 +62,7 @@ absl::StatusOr<SessionRef> BackendSlot::FindSession(const grpc::ServerContextBas
 std::string PeerAddress(const grpc::ServerContextBase& context) {
   std::string peer = context.peer();  // "ipv4:127.0.0.1:4711", "ipv6:[::1]:4711", "unix:/run/..."
   const size_t colon = peer.find(':');
-  const std::string family = peer.substr(0, colon);
+  std::string family = peer.substr(0, colon);
   if (colon == std::string::npos || family == "unix") {
     return family;
   }

@@ -1,7 +1,6 @@
 #include "server/rpc/bulk_streams.h"
 
 #include <google/protobuf/io/coded_stream.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
@@ -13,22 +12,13 @@
 #include "devserver/v1/tensor.pb.h"
 #include "server/base/error_details.h"
 #include "server/base/status_macros.h"
+#include "server/rpc/raw_message.h"
 #include "server/rpc/unary.h"
 #include "server/rpc/wire.h"
 #include "server/tensor/numbers.h"
 
 namespace devserver {
 namespace {
-
-// `message` as a ByteBuffer.
-grpc::ByteBuffer Serialize(const google::protobuf::Message& message) {
-  grpc::ByteBuffer buffer;
-  bool own_buffer = false;
-  const grpc::Status status =
-      grpc::GenericSerialize<grpc::ProtoBufferWriter, google::protobuf::Message>(message, &buffer,
-                                                                                 &own_buffer);
-  return status.ok() ? buffer : grpc::ByteBuffer();
-}
 
 class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
@@ -67,18 +57,10 @@ class Upload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  private:
   absl::Status TakeMessage() {
     const Limits& limits = slot_.limits();
-    if (message_.Length() > limits.message_bytes) {
-      ErrorDetails details;
-      details.reason = ErrorReason::kLimit;
-      details.asked = message_.Length();
-      details.limit = limits.message_bytes;
-      return WithDetails(absl::ResourceExhaustedError(
-                             absl::StrFormat("Upload: a message of %d bytes, the limit is %d "
-                                             "(limits.message_bytes); send chunks of at "
-                                             "most %d (limits.chunk_bytes); nothing was kept",
-                                             details.asked, details.limit, limits.chunk_bytes)),
-                         details);
-    }
+    RETURN_IF_ERROR(CheckMessageBytes(
+        message_, limits, "Upload",
+        absl::StrFormat("send chunks of at most %d (limits.chunk_bytes); nothing was kept",
+                        limits.chunk_bytes)));
     grpc::ProtoBufferReader reader(&message_);
     v1::UploadHeader header;
     bool has_header = false;
@@ -220,11 +202,8 @@ class Download final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   absl::Status Begin(const grpc::CallbackServerContext& context, const grpc::ByteBuffer& request) {
     ASSIGN_OR_RETURN(session_, slot_.FindSession(context));
     grpc::ByteBuffer buffer(request);
-    grpc::ProtoBufferReader reader(&buffer);
     v1::DownloadRequest parsed;
-    if (!parsed.ParseFromZeroCopyStream(&reader)) {
-      return absl::InvalidArgumentError("Download: the message is not a DownloadRequest");
-    }
+    RETURN_IF_ERROR(ParseMessage(&buffer, "Download", &parsed));
     ASSIGN_OR_RETURN(tensor_, session_->Find(parsed.id()));
     const uint64_t whole = tensor_->size_bytes();
     if (parsed.offset_bytes() > whole || parsed.size_bytes() > whole - parsed.offset_bytes()) {

@@ -165,7 +165,13 @@ class RunCall {
   std::atomic<uint32_t> unfinished_ = 1;  // The extra one is Start's own; 0 publishes all replies.
 };
 
-class ComputeService final : public v1::ComputeService::CallbackService {
+// The stream as raw bytes, everything else as messages.
+using RawExecuteService =
+    v1::ComputeService::WithRawCallbackMethod_Execute<v1::ComputeService::WithCallbackMethod_MatMul<
+        v1::ComputeService::WithCallbackMethod_Dense<v1::ComputeService::WithCallbackMethod_Apply<
+            v1::ComputeService::WithCallbackMethod_Run<v1::ComputeService::Service>>>>>;
+
+class ComputeService final : public RawExecuteService {
  public:
   explicit ComputeService(const BackendSlot* slot) : slot_(*slot) {}
 
@@ -219,7 +225,7 @@ class ComputeService final : public v1::ComputeService::CallbackService {
     return reactor;
   }
 
-  grpc::ServerBidiReactor<v1::ExecuteRequest, v1::ExecuteReply>* Execute(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Execute(
       grpc::CallbackServerContext* context) override {
     return NewExecuteStream(slot_, context);
   }

@@ -9,17 +9,19 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "devserver/v1/compute.pb.h"
 #include "server/base/error_details.h"
 #include "server/base/mutex.h"
 #include "server/base/status_macros.h"
 #include "server/rpc/commands.h"
+#include "server/rpc/raw_message.h"
 #include "server/rpc/wire.h"
 #include "server/session/execution.h"
 
 namespace devserver {
 namespace {
 
-using Reactor = grpc::ServerBidiReactor<v1::ExecuteRequest, v1::ExecuteReply>;
+using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // The first block of the request's arena: a batch of 64 commands fits, so reading costs no
 // allocation.
@@ -51,9 +53,9 @@ class StreamListener final : public Execution::Listener {
 
 class ExecuteStream final : public Reactor {
  public:
-  ExecuteStream(SessionRef session, uint64_t message_bytes_max)
+  explicit ExecuteStream(SessionRef session)
       : session_(std::move(session)),
-        message_bytes_max_(message_bytes_max),
+        limits_(*session_->surroundings().limits),
         arena_block_(std::make_unique<char[]>(kArenaBytes)),
         arena_(arena_block_.get(), kArenaBytes),
         listener_(std::make_shared<StreamListener>(this)) {
@@ -73,7 +75,7 @@ class ExecuteStream final : public Reactor {
       return;
     }
     session_->Renew();
-    const absl::Status status = Handle(*request_);
+    const absl::Status status = HandleMessage();
     if (!status.ok()) {
       {
         const MutexLock lock(&mu_);
@@ -143,9 +145,7 @@ class ExecuteStream final : public Reactor {
       }
       reading_ = true;
     }
-    arena_.Reset();
-    request_ = google::protobuf::Arena::CreateMessage<v1::ExecuteRequest>(&arena_);
-    StartRead(request_);
+    StartRead(&message_);
   }
 
   // Called by whoever set writing_; returns with a write under way, the call ended, or nothing to
@@ -172,9 +172,10 @@ class ExecuteStream final : public Reactor {
       const bool idle = execution().Idle();
       Execution::Outgoing outgoing;
       // Three quarters of a message, as for a single fetch (commands.cc).
-      if (execution().TakeOutgoing(kRepliesPerMessage, message_bytes_max_ / 4 * 3, &outgoing)) {
+      if (execution().TakeOutgoing(kRepliesPerMessage, limits_.message_bytes / 4 * 3, &outgoing)) {
         FillReply(outgoing);
-        StartWrite(&reply_);
+        written_ = Serialize(reply_);
+        StartWrite(&written_);
         return;
       }
       const MutexLock lock(&mu_);
@@ -191,7 +192,7 @@ class ExecuteStream final : public Reactor {
     reply_.Clear();
     reply_.set_done_through(outgoing.done_through);
     reply_.mutable_window()->set_commands(outgoing.window_commands);
-    reply_.mutable_window()->set_size_bytes(message_bytes_max_);
+    reply_.mutable_window()->set_size_bytes(limits_.message_bytes);
     for (const Execution::Reply& reply : outgoing.replies) {
       v1::CommandReply* const wire = reply_.add_replies();
       wire->set_number(reply.number);
@@ -210,6 +211,16 @@ class ExecuteStream final : public Reactor {
             wire->error().command_number() == 0 ? reply.number : wire->error().command_number());
       }
     }
+  }
+
+  absl::Status HandleMessage() {
+    RETURN_IF_ERROR(CheckMessageBytes(
+        message_, limits_, "Execute",
+        "send fewer commands in one, and large values with TensorService.Upload"));
+    arena_.Reset();
+    auto* const request = google::protobuf::Arena::CreateMessage<v1::ExecuteRequest>(&arena_);
+    RETURN_IF_ERROR(ParseMessage(&message_, "Execute", request));
+    return Handle(*request);
   }
 
   absl::Status Handle(const v1::ExecuteRequest& request) {
@@ -284,14 +295,15 @@ class ExecuteStream final : public Reactor {
 
   // Constant after construction.
   const SessionRef session_;
-  const uint64_t message_bytes_max_;
+  const Limits& limits_;
   const std::unique_ptr<char[]> arena_block_;
 
   // Touched only by the read under way and the one who starts it.
+  grpc::ByteBuffer message_;
   google::protobuf::Arena arena_;
-  v1::ExecuteRequest* request_ = nullptr;
   // Touched only by the one who set writing_.
   v1::ExecuteReply reply_;
+  grpc::ByteBuffer written_;
 
   const std::shared_ptr<StreamListener> listener_;
 
@@ -350,13 +362,13 @@ class RefusedStream final : public Reactor {
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::ExecuteRequest, v1::ExecuteReply>* NewExecuteStream(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NewExecuteStream(
     const BackendSlot& slot, grpc::CallbackServerContext* context) {
   absl::StatusOr<SessionRef> session = slot.FindSession(*context);
   if (!session.ok()) {
     return new RefusedStream(session.status());
   }
-  return new ExecuteStream(*std::move(session), slot.limits().message_bytes);
+  return new ExecuteStream(*std::move(session));
 }
 
 }  // namespace devserver

@@ -5,15 +5,15 @@
 // lasts. Replies are gathered while a write is under way, so that a burst travels in few messages.
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include "devserver/v1/compute.pb.h"
 #include "server/rpc/backend.h"
 
 namespace devserver {
 
 // Deletes itself when the call is over.
-grpc::ServerBidiReactor<v1::ExecuteRequest, v1::ExecuteReply>* NewExecuteStream(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* NewExecuteStream(
     const BackendSlot& slot, grpc::CallbackServerContext* context);
 
 }  // namespace devserver

@@ -36,7 +36,7 @@ Execution::Execution(std::shared_ptr<Account> account, uint64_t window_commands)
 
 Execution::~Execution() = default;
 
-void Execution::Attach(std::shared_ptr<Listener> listener) {
+void Execution::Attach(const std::shared_ptr<Listener>& listener) {
   std::shared_ptr<Listener> before;
   bool closed = false;
   {

@@ -55,7 +55,7 @@ class Execution : public std::enable_shared_from_this<Execution> {
 
   // Makes `listener` the one, and detaches the one before; replies that were not acknowledged will
   // be handed out again.
-  void Attach(std::shared_ptr<Listener> listener);
+  void Attach(const std::shared_ptr<Listener>& listener);
   void Detach(const Listener* listener);
   void Close();
 

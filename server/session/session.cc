@@ -381,11 +381,11 @@ absl::Status Session::DeviceMismatch(OpCode code, std::span<const TensorRef> inp
   return WithDetails(
       absl::InvalidArgumentError(absl::StrFormat(
           "%s: tensor %d (%s) is on %s, tensor %d (%s) is on %s, and nothing moves by itself. Copy "
-          "one first: "
-          "CopyTensor {\"source\": %d, \"device\": \"%s\"} moves %d bytes, estimated time %s",
+          "one first: CopyTensor {\"source\": %d, \"device\": \"%s\"}, or copy_to(%s) in C++, "
+          "moves %d bytes, estimated time %s",
           GetOp(code).name, source->id(), source->spec().ToString(), source->device_name(),
           target->id(), target->spec().ToString(), target->device_name(), source->id(),
-          target->device_name(), source->size_bytes(),
+          target->device_name(), target->device_name(), source->size_bytes(),
           known ? absl::StrFormat("%g s%s", quote.estimated.seconds,
                                   quote.simulated ? " (simulated)" : "")
                 : "unknown")),

@@ -128,16 +128,15 @@ void Tensor::Complete() { Enter(State::kReady); }
 
 void Tensor::WhenDone(DoneCallback done) {
   if (!this->done()) {
-    auto waiter = std::make_unique<Waiter>(Waiter{std::move(done), nullptr});
-    waiter->next = waiters_.load(std::memory_order_acquire);
+    auto* const waiter = new Waiter{std::move(done), waiters_.load(std::memory_order_acquire)};
     while (waiter->next != Closed()) {
-      if (waiters_.compare_exchange_weak(waiter->next, waiter.get(), std::memory_order_release,
+      if (waiters_.compare_exchange_weak(waiter->next, waiter, std::memory_order_release,
                                          std::memory_order_acquire)) {
-        (void)waiter.release();  // Enter takes it.
-        return;
+        return;  // Enter deletes it.
       }
     }
     done = std::move(waiter->done);
+    delete waiter;
   }
   done(*this);
 }

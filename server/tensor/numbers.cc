@@ -27,7 +27,8 @@ template <typename T, typename Number>
 bool Holds(Number number) {
   if constexpr (std::is_integral_v<T> && std::is_floating_point_v<Number>) {
     // The upper bound is one past the largest value: exact as a double also for int64.
-    constexpr double kEnd = static_cast<double>(std::numeric_limits<T>::max() / 2 + 1) * 2.0;
+    constexpr T kHalf = std::numeric_limits<T>::max() / 2 + 1;
+    constexpr double kEnd = static_cast<double>(kHalf) * 2.0;
     return number >= static_cast<double>(std::numeric_limits<T>::min()) && number < kEnd &&
            std::trunc(number) == number;
   } else if constexpr (std::is_integral_v<T>) {

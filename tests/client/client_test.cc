@@ -110,18 +110,23 @@ TEST_F(ClientTest, WrongShapesAreKnownAtOnce) {
   EXPECT_EQ(zeros({2, -1}, client.cpu()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(ClientTest, MixedDevicesAreRefusedWithBothTensorsBothDevicesAndTheCure) {
+TEST_F(ClientTest, MixedDevicesAreRefusedWithBothTensorsBothDevicesTheCureAndItsPrice) {
   const Client client = Connect();
   const Tensor x = ones({2, 3}, *client.gpu(0));
   const Tensor y = ones({2, 3}, *client.gpu(1));
-  const absl::Status status = (x + y).status();
+  const Tensor mixed = x + y;
+  const absl::Status status = mixed.sync();
+  EXPECT_EQ(mixed.status(), status);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReasonOf(status), ErrorReason::kDeviceMismatch);
   EXPECT_EQ(DetailsOf(status)->cure_source, x.id());
   EXPECT_EQ(DetailsOf(status)->cure_device, "gpu:1");
+  EXPECT_EQ(DetailsOf(status)->cure_bytes, 24u);
+  EXPECT_GT(DetailsOf(status)->cure_seconds, 0);
   for (const std::string& part :
-       {absl::StrFormat("tensor %d f32[2,3] on gpu:0", x.id()),
-        absl::StrFormat("tensor %d f32[2,3] on gpu:1", y.id()), std::string("copy_to(gpu:1)")}) {
+       {absl::StrFormat("tensor %d (f32[2,3]) is on gpu:0", x.id()),
+        absl::StrFormat("tensor %d (f32[2,3]) is on gpu:1", y.id()), std::string("copy_to(gpu:1)"),
+        std::string("24 bytes, estimated time 1")}) {
     EXPECT_THAT(Message(status), HasSubstr(part));
   }
   // The cure works.

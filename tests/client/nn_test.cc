@@ -89,7 +89,7 @@ TEST_F(NnTest, ANetworkComputesWhereItsParametersAreAndNothingMoves) {
   for (const Parameter& parameter : net.parameters()) {
     EXPECT_EQ(parameter.value.device_name(), "gpu:0") << parameter.name;
   }
-  EXPECT_EQ(ReasonOf(net(ones({2, 3}, *client.gpu(1))).status()), ErrorReason::kInputFailed);
+  EXPECT_EQ(ReasonOf(net(ones({2, 3}, *client.gpu(1))).sync()), ErrorReason::kInputFailed);
   net.to(*client.gpu(1));
   EXPECT_TRUE(net(ones({2, 3}, *client.gpu(1))).sync().ok());
 }

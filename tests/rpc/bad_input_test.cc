@@ -520,14 +520,34 @@ TEST_F(MessageTest, MessagesThatAreNotMessagesAreRefused) {
   CheckUnharmed();
 }
 
-// gRPC reports a message that can't be parsed on a bidirectional stream as the end of the stream.
 TEST_F(MessageTest, AnExecuteMessageThatIsNoneEndsTheStream) {
   RawStream stream(*client, "/devserver.v1.ComputeService/Execute");
   stream.Write("\xff\xff\xff\xff");
   stream.Write(
       Parse<v1::ExecuteRequest>("commands { number: 1 create { id: 77 } }").SerializeAsString());
   stream.WritesDone();
-  (void)stream.Finish();
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("not a devserver.v1.ExecuteRequest"));
+  EXPECT_EQ(client->Get(77).code(), grpc::NOT_FOUND);
+  CheckUnharmed();
+}
+
+TEST_F(MessageTest, AnExecuteMessageOverTheLimitIsToldToUpload) {
+  v1::ExecuteRequest request;
+  v1::Command* const command = request.add_commands();
+  command->set_number(1);
+  command->mutable_create()->set_id(77);
+  command->mutable_create()->mutable_values()->set_raw(std::string(Limits().message_bytes, 'x'));
+  RawStream stream(*client, "/devserver.v1.ComputeService/Execute");
+  stream.Write(request.SerializeAsString());
+  const grpc::Status status = stream.Finish();
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("TensorService.Upload"));
+  const v1::OpError error = DetailsFrom(status);
+  EXPECT_EQ(error.reason(), v1::OpError::LIMIT);
+  EXPECT_EQ(error.amount().asked(), request.ByteSizeLong());
+  EXPECT_EQ(error.amount().limit(), Limits().message_bytes);
   EXPECT_EQ(client->Get(77).code(), grpc::NOT_FOUND);
   CheckUnharmed();
 }

@@ -1,11 +1,11 @@
 // Device and Tensor: cheap values that stand for something on the server.
 //
 // A Tensor never changes. Calls that make one return at once; it knows its shape, dtype and device
-// without asking. What is wrong and can be known here (shapes, dtypes, mixed devices) is known at
-// once, what fails later on the server comes later; both are a state of the tensor: status() tells
-// it, fetch() and sync() return it, and ops on a failed tensor fail with the root cause. Nothing
-// aborts and nothing throws. Thread safety: any thread; one object is not for two threads at the
-// same time, copies of it are.
+// without asking. What is wrong and can be known here (shapes, dtypes) is known at once, what fails
+// on the server comes later (operands of two devices among it: the error names the copy that mends
+// it, and its price); both are a state of the tensor: status() tells it, fetch() and sync() return
+// it, and ops on a failed tensor fail with the root cause. Nothing aborts and nothing throws.
+// Thread safety: any thread; one object is not for two threads at the same time, copies of it are.
 #pragma once
 
 #include <cstddef>
