@@ -244,8 +244,9 @@ void Server::WaitForLastReferences() {
   if (held() > 0) {
     spdlog::error(
         "{} bytes of tensors are still referenced at the end; they are left to the kernel", held());
-    static_cast<void>(backend_.release());  // What is still referenced must not be destroyed.
-    static_cast<void>(host_memory_.release());
+    // What is still referenced must not be destroyed.
+    [[maybe_unused]] const auto* const backend = backend_.release();
+    [[maybe_unused]] const auto* const host_memory = host_memory_.release();
   }
 }
 

@@ -150,6 +150,7 @@ class RunCall {
   std::vector<double> SimulatedSeconds() const {
     const DeviceSet& devices = *session_->surroundings().devices;
     std::vector<double> seconds;
+    seconds.reserve(devices.size());
     for (size_t i = 0; i < devices.size(); ++i) {
       seconds.push_back(devices.queue(i).device().simulated_seconds());
     }

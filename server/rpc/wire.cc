@@ -84,7 +84,8 @@ absl::Status ValuesFromWire(const v1::Values& values, const TensorSpec& spec,
     elements->assign(data, data + values.raw().size());
     return spec.dtype == DType::kBool ? CheckBools(*elements, 0) : absl::OkStatus();
   }
-  const auto given = static_cast<uint64_t>(values.numbers_size() + values.integers_size());
+  const uint64_t given =
+      static_cast<uint64_t>(values.numbers_size()) + static_cast<uint64_t>(values.integers_size());
   if (given != count) {
     return CountMismatch(spec, "values", given, count);
   }
@@ -236,25 +237,27 @@ absl::Status ParseUploadMessage(
   constexpr uint32_t kHeaderTag =
       v1::UploadRequest::kHeaderFieldNumber << 3 | 2;  // 2: length-delimited
   constexpr uint32_t kChunkTag = v1::UploadRequest::kChunkFieldNumber << 3 | 2;
-  const absl::Status malformed = absl::InvalidArgumentError(
-      "Upload: a message is not an UploadRequest; send the header first, then chunks");
+  const auto malformed = [] {
+    return absl::InvalidArgumentError(
+        "Upload: a message is not an UploadRequest; send the header first, then chunks");
+  };
   *has_header = false;
   google::protobuf::io::CodedInputStream in(input);
   while (const uint32_t tag = in.ReadTag()) {
     int length = 0;
     if (tag != kHeaderTag && tag != kChunkTag) {
       if (!WireFormatLite::SkipField(&in, tag)) {
-        return malformed;
+        return malformed();
       }
       continue;
     }
     if (!in.ReadVarintSizeAsInt(&length)) {
-      return malformed;
+      return malformed();
     }
     if (tag == kHeaderTag) {
       std::string bytes;
       if (!in.ReadString(&bytes, length) || !header->MergeFromString(bytes)) {
-        return malformed;
+        return malformed();
       }
       *has_header = true;
       continue;
@@ -263,7 +266,7 @@ absl::Status ParseUploadMessage(
       const void* data = nullptr;
       int size = 0;
       if (!in.GetDirectBufferPointer(&data, &size) || size <= 0) {
-        return malformed;
+        return malformed();
       }
       const int piece = std::min(length, size);
       RETURN_IF_ERROR(on_chunk({static_cast<const std::byte*>(data), static_cast<size_t>(piece)}));
@@ -271,7 +274,7 @@ absl::Status ParseUploadMessage(
       length -= piece;
     }
   }
-  return in.ConsumedEntireMessage() ? absl::OkStatus() : malformed;
+  return in.ConsumedEntireMessage() ? absl::OkStatus() : malformed();
 }
 
 void TensorToWire(const Tensor& tensor, v1::Tensor* wire) {

@@ -2,7 +2,6 @@
 // AllBackends.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,18 +27,13 @@ struct Backend {
 std::span<const Backend> AllBackends();
 void PrintTo(const Backend& backend, std::ostream* out);
 
-// What runs an op for the op suite: a device in this process here, a server elsewhere.
-using OpRunner = std::function<absl::StatusOr<HostTensor>(
-    OpCode code, std::span<const HostTensor> inputs, const OpAttributes& attributes)>;
-
 // Uploads the inputs, runs the op and fetches its result; the device is left as it was.
 absl::StatusOr<HostTensor> RunOnDevice(Device& device, OpCode code,
                                        std::span<const HostTensor> inputs,
                                        const OpAttributes& attributes);
 
 // The device that all tests of `backend` share; made at the first call, null where there is no such
-// hardware. DEVSERVER_REQUIRE_CUDA=1 in the environment makes a missing GPU an error (see
-// OpenError).
+// hardware.
 Device* SharedDevice(const Backend& backend);
 // Why SharedDevice is null.
 absl::Status OpenError(const Backend& backend);

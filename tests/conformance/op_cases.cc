@@ -62,6 +62,11 @@ std::vector<OpCase> Sources(OpCode code) {
       }
     }
   }
+  if (code == OpCode::kEye) {
+    for (const int64_t size : {0, 1, 17}) {
+      cases.push_back({code, {}, ShapeIs({size, size})});
+    }
+  }
   return cases;
 }
 
