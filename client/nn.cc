@@ -32,7 +32,7 @@ Tensor Upload(const SafetensorsEntry& entry, const Device& device) {
 
 }  // namespace
 
-Dense::Dense(int64_t units, DenseOptions options) : units_(units), options_(std::move(options)) {}
+Dense::Dense(int64_t units, DenseOptions options) : units_(units), options_(options) {}
 
 void Dense::initialize(const Device& device, uint64_t seed) {
   device_ = device;

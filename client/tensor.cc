@@ -22,13 +22,13 @@ absl::Status NoTensor() {
 }
 
 const DeviceInfo& NoDevice() {
-  static const DeviceInfo* const kNone = new DeviceInfo;
-  return *kNone;
+  static const DeviceInfo* const none = new DeviceInfo;
+  return *none;
 }
 
 const TensorSpec& NoSpec() {
-  static const TensorSpec* const kNone = new TensorSpec;
-  return *kNone;
+  static const TensorSpec* const none = new TensorSpec;
+  return *none;
 }
 
 // What was wrong before anything was sent.

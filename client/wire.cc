@@ -258,8 +258,8 @@ void EncodeSource(OpCode source, const OpAttributes& attributes, v1::Create* cre
 }
 
 void EncodeAttributes(const OpAttributes& attributes, v1::Op* op) {
-  static const OpAttributes kDefaults;
-  if (attributes == kDefaults) {
+  static const auto* const defaults = new OpAttributes;
+  if (attributes == *defaults) {
     return;
   }
   v1::Attributes* wire = op->mutable_attributes();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -28,7 +29,7 @@ size_t TerminalWidth() {
 }
 
 std::string ClockText(double seconds) {
-  const auto whole = static_cast<int64_t>(std::min(seconds, 359999.0) + 0.5);
+  const auto whole = std::llround(std::min(seconds, 359999.0));
   return absl::StrFormat("%d:%02d", whole / 60, whole % 60);
 }
 

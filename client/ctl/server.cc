@@ -71,7 +71,7 @@ absl::StatusOr<Server> Server::Connect(const Program& program) {
 }
 
 absl::Status Server::Refusal(const grpc::Status& status) const {
-  const absl::Status refusal = client::StatusFrom(status, "server " + address_);
+  absl::Status refusal = client::StatusFrom(status, "server " + address_);
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE && !DetailsOf(refusal).has_value()) {
     return NothingAnswers(address_, status.error_message());
   }

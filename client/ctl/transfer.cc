@@ -154,10 +154,11 @@ absl::Status Put(const Program& program, const PutArgs& args) {
   ASSIGN_OR_RETURN(const client::Client client, ConnectClient(program, /*default_session=*/true));
   ASSIGN_OR_RETURN(const client::Device device, client.device(args.device));
   std::vector<Moved> moved;
-  const absl::Status status = UploadAll(server, device, *source, args, moved);
+  absl::Status status = UploadAll(server, device, *source, args, moved);
   if (!status.ok()) {
     // All or nothing: half a network is of no use to anybody.
     std::vector<uint64_t> ids;
+    ids.reserve(moved.size());
     for (const Moved& arrived : moved) {
       ids.push_back(arrived.tensor.id());
     }
@@ -268,6 +269,7 @@ absl::Status Save(const std::string& path, const std::vector<Fetched>& fetched,
     return Usage(client::SaveNpy(path, NpyArray{fetched[0].spec, fetched[0].bytes}));
   }
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(fetched.size());
   for (size_t i = 0; i < fetched.size(); ++i) {
     entries.push_back({moved[i].name, fetched[i].spec, fetched[i].bytes});
   }
@@ -290,6 +292,7 @@ absl::Status Get(const Program& program, const GetArgs& args) {
   }
   const std::vector<std::string> names = NamesOf(tensors);
   std::vector<Moved> moved;
+  moved.reserve(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     moved.push_back({std::move(tensors[i]), IsNpy(wanted.path) ? BaseName(wanted.path) : names[i]});
   }

@@ -208,6 +208,7 @@ absl::Status Exercise3(const Device& gpu0) {
   absl::StatusOr<std::vector<float>> fetched;
   const double once = SecondsOf([&] {
     std::vector<Tensor> norms;
+    norms.reserve(kProducts);
     for (int i = 0; i < kProducts; ++i) {
       norms.push_back(reshape(norm(matmul(a, b)), {1}));
     }
