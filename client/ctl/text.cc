@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "client/ctl/program.h"
+#include "client/wire.h"
 #include "server/base/status_macros.h"
 #include "server/tensor/dtype.h"
 #include "server/tensor/shape.h"
@@ -23,42 +24,6 @@ std::string ThreeDigits(double value) {
     return absl::StrFormat("%.2f", value);
   }
   return value < 99.95 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.0f", value);
-}
-
-std::string_view MediumText(v1::Leg::Medium medium) {
-  switch (medium) {
-    case v1::Leg::MEMORY:
-      return "memory";
-    case v1::Leg::PCIE:
-      return "pcie";
-    case v1::Leg::NVLINK:
-      return "nvlink";
-    case v1::Leg::SHARED_MEMORY:
-      return "shared memory";
-    case v1::Leg::UNIX_SOCKET:
-      return "unix socket";
-    case v1::Leg::TCP:
-      return "tcp";
-    case v1::Leg::RDMA:
-      return "rdma";
-    default:
-      return "an unknown link";
-  }
-}
-
-std::string PricedText(const v1::Seconds& seconds) {
-  switch (seconds.basis()) {
-    case v1::Seconds::CONFIGURED:
-      return SecondsText(seconds.value()) + " (configured)";
-    case v1::Seconds::CALIBRATED:
-      return absl::StrFormat("%s (calibrated from %d)", SecondsText(seconds.value()),
-                             seconds.samples());
-    case v1::Seconds::CLOCK:
-    case v1::Seconds::MODEL:
-      return SecondsText(seconds.value());
-    default:
-      return "unknown";
-  }
 }
 
 // `text` in pieces at `separators`.
@@ -194,25 +159,25 @@ std::string Printable(std::string_view text) {
   return printable;
 }
 
-std::string ReceiptText(const v1::Receipt& receipt) {
-  std::string text = BytesText(receipt.size_bytes());
-  if (receipt.legs().empty()) {
+std::string ReceiptText(const v1::Receipt& wire) {
+  const client::Receipt receipt = client::ReceiptFrom(wire);
+  std::string text = BytesText(receipt.size_bytes);
+  if (receipt.legs.empty()) {
     return text + ", nothing moved";
   }
-  absl::StrAppendFormat(&text, " %s", Printable(receipt.legs(0).source()));
-  for (const v1::Leg& leg : receipt.legs()) {
-    absl::StrAppendFormat(&text, " -> %s over %s", Printable(leg.target()),
-                          MediumText(leg.medium()));
+  absl::StrAppendFormat(&text, " %s", Printable(receipt.legs[0].source));
+  for (const client::Leg& leg : receipt.legs) {
+    absl::StrAppendFormat(&text, " -> %s over %s", Printable(leg.target), leg.medium);
   }
-  absl::StrAppendFormat(&text, "; quoted %s", PricedText(receipt.estimated()));
-  if (receipt.measured().basis() != v1::Seconds::UNKNOWN) {
-    absl::StrAppendFormat(&text, ", measured %s", PricedText(receipt.measured()));
+  absl::StrAppendFormat(&text, "; quoted %s", receipt.estimated.ToString());
+  if (receipt.measured.known()) {
+    absl::StrAppendFormat(&text, ", measured %s", SecondsText(receipt.measured.value));
   }
-  if (receipt.simulated().basis() != v1::Seconds::UNKNOWN) {
-    absl::StrAppendFormat(&text, ", simulated %s", PricedText(receipt.simulated()));
+  if (receipt.simulated.known()) {
+    absl::StrAppendFormat(&text, ", simulated %s", SecondsText(receipt.simulated.value));
   }
-  if (receipt.measured_over_estimated() > 0) {
-    absl::StrAppendFormat(&text, " (%.2f times the quote)", receipt.measured_over_estimated());
+  if (receipt.measured_over_estimated > 0) {
+    absl::StrAppendFormat(&text, " (%.2f times the quote)", receipt.measured_over_estimated);
   }
   return text;
 }

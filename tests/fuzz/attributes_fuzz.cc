@@ -1,19 +1,13 @@
 // Any bytes as an Op. What is accepted keeps its attributes, and the shape that is inferred for its
 // result is one that the server could make: no dimension negative, no size overflown.
 #include <cstdint>
-#include <cstdlib>
 #include <vector>
 
 #include "server/rpc/wire.h"
+#include "tests/fuzz/require.h"
 
 namespace devserver {
 namespace {
-
-void Require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 // An op's inputs are picked from these by their ids.
 std::vector<TensorSpec> MakeSpecs() {

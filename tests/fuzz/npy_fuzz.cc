@@ -2,21 +2,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <vector>
 
 #include "devserver/npy.h"
+#include "tests/fuzz/require.h"
 
 namespace devserver::client {
 namespace {
-
-void Require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 void Check(std::span<const std::byte> file) {
   const absl::StatusOr<NpyArray> array = ParseNpy(file, "fuzz");

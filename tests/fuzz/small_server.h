@@ -2,7 +2,6 @@
 // once per process. Thread safety: none; libFuzzer calls its target on one thread.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,14 +11,9 @@
 #include "server/rpc/commands.h"
 #include "server/rpc/wire.h"
 #include "server/session/session_table.h"
+#include "tests/fuzz/require.h"
 
 namespace devserver {
-
-inline void Require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 // A status that travels: valid UTF-8, short enough for a trailer (8 KiB hold it twice, once in
 // base64), and not our bug.

@@ -6,20 +6,14 @@
 #include <google/protobuf/unknown_field_set.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "server/rpc/wire.h"
+#include "tests/fuzz/require.h"
 
 namespace devserver {
 namespace {
-
-void Require(bool holds) {
-  if (!holds) {
-    std::abort();
-  }
-}
 
 struct Parsed {
   std::optional<v1::UploadHeader> header;
