@@ -82,6 +82,7 @@ void AddLimitKeys(Limits& limits, std::vector<ConfigKey>& keys) {
       {"limits.message_bytes", &limits.message_bytes, kBytes, 64 * kKiB, 1 * kGiB},
       {"limits.inline_bytes", &limits.inline_bytes, kBytes, 1 * kKiB, 1 * kGiB},
       {"limits.chunk_bytes", &limits.chunk_bytes, kBytes, 4 * kKiB, 512 * kMiB},
+      {"limits.transport_bytes", &limits.transport_bytes, kBytes, 64 * kMiB, kMemoryMax},
       {"limits.label_bytes", &limits.label_bytes, kBytes, 16, 64 * kKiB},
       {"limits.lease_seconds", &limits.lease_seconds, kSeconds, 0.1, 30 * kDay},
       {"limits.lease_seconds_min", &limits.lease_seconds_min, kSeconds, 0.1, 30 * kDay},

@@ -2,6 +2,7 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_builder.h>
 #include <pthread.h>
@@ -57,6 +58,10 @@ void TuneChannels(const Limits& limits, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder->SetMaxReceiveMessageSize(static_cast<int>(limits.message_bytes * kMessageSlack));
   builder->SetMaxSendMessageSize(-1);
+  // gRPC reads a message whole before it compares its length with the maximum.
+  grpc::ResourceQuota quota("devserverd");
+  quota.Resize(limits.transport_bytes);
+  builder->SetResourceQuota(quota);
 }
 
 }  // namespace

@@ -26,6 +26,10 @@ struct Limits {
   // One chunk of Upload or Download: throughput is flat from 1 MiB on, and a message has room for
   // it twice.
   uint64_t chunk_bytes = uint64_t{2} << 20;
+  // What gRPC may hold of the messages of all connections. It takes a message whole before its
+  // length is looked at, so this is what keeps one of 4 GB from filling the machine; the windows
+  // of 64 uploads at once, 8 MiB each, have room.
+  uint64_t transport_bytes = uint64_t{512} << 20;
   // Labels and session names, bytes.
   uint64_t label_bytes = 256;
 

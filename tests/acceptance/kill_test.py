@@ -92,6 +92,23 @@ class KillTest(unittest.TestCase):
                     pass
             self.assertEqual(download.code().name, "CANCELLED")
 
+    def test_a_message_of_a_gibibyte_costs_what_the_transport_may_hold_and_is_refused(self):
+        limit = 64 * MIB
+        with Daemon(config='[limits]\ntransport_bytes = "64MiB"\n') as daemon, Client(daemon.address) as client:
+            kept = client.call(V1 + "TensorService/CreateTensor", {"shape": [3], "fill": 7})["tensor"]["id"]
+            before = daemon.rss_bytes()
+            for method in ("TensorService/CreateTensor", "ComputeService/Execute", "TensorService/Upload"):
+                with grpc.insecure_channel(daemon.address, options=[("grpc.max_send_message_length", -1)]) as channel:
+                    send = channel.stream_unary(f"/{V1}{method}")
+                    with self.assertRaises(grpc.RpcError) as refused:
+                        send(iter([bytes(GIB)]), timeout=60)
+                    self.assertEqual(refused.exception.code().name, "RESOURCE_EXHAUSTED", method)
+            most = daemon.peak_rss_bytes() - before
+            print(f"{most / MIB:.1f} MiB more at the most")
+            self.assertLess(most, 2 * limit)
+            fetched = client.call(V1 + "TensorService/FetchTensor", {"id": kept})
+            self.assertEqual(fetched["values"]["numbers"], [7.0, 7.0, 7.0])
+
     def test_an_upload_that_lost_its_client_leaves_nothing(self):
         with Daemon() as daemon, Client(daemon.address) as client:
             child = subprocess.Popen([sys.executable, __file__, "hold", daemon.address], stdout=subprocess.PIPE, text=True)
