@@ -198,6 +198,8 @@ class Client:
         service, name = method.split("/")
         if service not in self._services:
             self._services[service] = self.describe(service)
+            # For _detail: a server that is going down refuses calls, and then can't be asked any more.
+            self.describe("devserver.v1.StatusWithDetails")
         found = self._services[service].methods_by_name[name]
         proto = descriptor_pb2.MethodDescriptorProto()
         found.CopyToProto(proto)
@@ -240,7 +242,6 @@ class Client:
         trailers = {key: value for key, value in error.trailing_metadata() or ()}
         if "grpc-status-details-bin" not in trailers:
             return None
-        self.describe("devserver.v1.StatusWithDetails")
         Status = self._classes.GetPrototype(self._pool.FindMessageTypeByName("devserver.v1.StatusWithDetails"))
         OpError = self._classes.GetPrototype(self._pool.FindMessageTypeByName("devserver.v1.OpError"))
         [packed] = Status.FromString(trailers["grpc-status-details-bin"]).details
