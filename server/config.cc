@@ -294,6 +294,12 @@ absl::Status CheckLimits(const Limits& limits) {
                         "would not fit a message",
                         limits.inline_bytes, limits.message_bytes));
   }
+  if (limits.message_bytes > limits.transport_bytes / 2) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("limits.message_bytes, %d, is above half of limits.transport_bytes, %d: "
+                        "such messages would not arrive; raise transport_bytes",
+                        limits.message_bytes, limits.transport_bytes));
+  }
   if (limits.chunk_bytes > limits.message_bytes / 2) {
     return absl::InvalidArgumentError(
         absl::StrFormat("limits.chunk_bytes, %d, is above half of limits.message_bytes, %d: a "

@@ -10,7 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -56,7 +58,8 @@ void TuneChannels(const Limits& limits, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
-  builder->SetMaxReceiveMessageSize(static_cast<int>(limits.message_bytes * kMessageSlack));
+  builder->SetMaxReceiveMessageSize(static_cast<int>(
+      std::min<uint64_t>(limits.message_bytes * kMessageSlack, std::numeric_limits<int>::max())));
   builder->SetMaxSendMessageSize(-1);
   // gRPC reads a message whole before it compares its length with the maximum.
   grpc::ResourceQuota quota("devserverd");

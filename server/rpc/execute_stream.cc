@@ -217,10 +217,13 @@ class ExecuteStream final : public Reactor {
     RETURN_IF_ERROR(CheckMessageBytes(
         message_, limits_, "Execute",
         "send fewer commands in one, and large values with TensorService.Upload"));
-    arena_.Reset();
     auto* const request = google::protobuf::Arena::CreateMessage<v1::ExecuteRequest>(&arena_);
-    RETURN_IF_ERROR(ParseMessage(&message_, "Execute", request));
-    return Handle(*request);
+    absl::Status status = ParseMessage(&message_, "Execute", request);
+    if (status.ok()) {
+      status = Handle(*request);
+    }
+    arena_.Reset();  // Now: a stream that falls silent holds nothing of a large message.
+    return status;
   }
 
   absl::Status Handle(const v1::ExecuteRequest& request) {

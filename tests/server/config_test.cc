@@ -219,6 +219,12 @@ TEST(CheckConfig, ChunksMustFitMessages) {
   EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("limits.chunk_bytes"));
 }
 
+TEST(CheckConfig, MessagesMustFitWhatTheTransportMayHold) {
+  ServerConfig config;
+  config.limits.transport_bytes = config.limits.message_bytes;
+  EXPECT_THAT(std::string(CheckConfig(config).message()), HasSubstr("limits.transport_bytes"));
+}
+
 TEST(CheckConfig, UnknownGpuModelNamesTheKnownOnes) {
   ServerConfig config;
   config.devices.sim_model = "V1000";
